@@ -1,0 +1,1 @@
+//! The socket on which a mount answers `status`, `pull`, `unmount`.

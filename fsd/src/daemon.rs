@@ -1,0 +1,1 @@
+//! One served mount from URL to FUSE: fetch, follow, report.

@@ -1,0 +1,1 @@
+//! The file system's answers, without any FUSE type.

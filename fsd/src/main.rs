@@ -1,0 +1,2 @@
+//! gitmount
+fn main() {}
