@@ -41,17 +41,16 @@ impl Failure {
     pub fn new(fault: Fault, message: impl Into<String>) -> Self {
         Failure { fault, message: message.into() }
     }
+
+    /// The error it was made from, but for what does not travel.
+    pub fn into_error(self) -> StoreError {
+        StoreError::new(self.fault, self.message)
+    }
 }
 
 impl From<&StoreError> for Failure {
     fn from(error: &StoreError) -> Self {
         Failure::new(error.fault(), error.to_string())
-    }
-}
-
-impl From<Failure> for StoreError {
-    fn from(failure: Failure) -> Self {
-        StoreError::new(failure.fault, failure.message)
     }
 }
 

@@ -9,22 +9,35 @@ use super::exit::{CliError, Result};
 /// What `/proc/self/mountinfo` calls our mounts.
 pub const FS_TYPE: &str = "fuse.gitmount";
 
-/// The mount points of type [`FS_TYPE`] in this mount namespace.
-pub fn gitmounts() -> Result<Vec<PathBuf>> {
+/// One line of the table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountPoint {
+    /// Where, absolute.
+    pub target: PathBuf,
+    /// What: the repository, as the mount's process named it.
+    pub source: String,
+}
+
+/// The mounts of type [`FS_TYPE`] in this mount namespace.
+pub fn gitmounts() -> Result<Vec<MountPoint>> {
     let table = std::fs::read("/proc/self/mountinfo").map_err(|e| CliError::other(format!("/proc/self/mountinfo cannot be read ({e})")))?;
     Ok(parse(&table))
 }
 
-fn parse(table: &[u8]) -> Vec<PathBuf> {
+fn parse(table: &[u8]) -> Vec<MountPoint> {
     table.split(|b| *b == b'\n').filter_map(parse_line).collect()
 }
 
 /// `36 35 98:0 /root /mount/point options optional… - type source super`, see proc_pid_mountinfo(5).
-fn parse_line(line: &[u8]) -> Option<PathBuf> {
+fn parse_line(line: &[u8]) -> Option<MountPoint> {
     let mut fields = line.split(|b| *b == b' ');
     let point = fields.nth(4)?;
-    let kind = fields.skip_while(|f| *f != b"-").nth(1)?;
-    (kind == FS_TYPE.as_bytes()).then(|| PathBuf::from(OsString::from_vec(unescape(point))))
+    let mut fields = fields.skip_while(|f| *f != b"-").skip(1);
+    let (kind, source) = (fields.next()?, fields.next()?);
+    (kind == FS_TYPE.as_bytes()).then(|| MountPoint {
+        target: PathBuf::from(OsString::from_vec(unescape(point))),
+        source: String::from_utf8_lossy(&unescape(source)).into_owned(),
+    })
 }
 
 /// Undoes the kernel's octal escapes of space, tab, newline and backslash.
@@ -66,7 +79,7 @@ pub fn absolute(dir: &Path) -> Result<PathBuf> {
 /// Checks that `target` (absolute) is an empty directory on which nothing of ours is mounted.
 pub fn check_target(target: &Path) -> Result<()> {
     let shown = target.display();
-    if gitmounts()?.iter().any(|m| m == target) {
+    if gitmounts()?.iter().any(|m| m.target == target) {
         return Err(CliError::usage(format!("{shown} is already a gitmount mount: unmount it first with `gitmount unmount {shown}`")));
     }
     let meta = std::fs::metadata(target)
@@ -93,7 +106,8 @@ mod tests {
             97 22 0:51 / /mnt/other rw - fuse.sshfs host: rw\n\
             98 22 0:52 / /mnt/\xff ro - fuse.gitmount /src ro\n\
             torn line";
-        assert_eq!(parse(table), [PathBuf::from("/mnt/a b\\c"), PathBuf::from(OsString::from_vec(b"/mnt/\xff".to_vec()))]);
+        let mount = |target: &[u8], source: &str| MountPoint { target: OsString::from_vec(target.to_vec()).into(), source: source.into() };
+        assert_eq!(parse(table), [mount(b"/mnt/a b\\c", "https://example.com/a.git"), mount(b"/mnt/\xff", "/src")]);
     }
 
     #[test]

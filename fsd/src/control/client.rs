@@ -53,7 +53,7 @@ impl Client {
         let call = self.inner.pull(proto::PullRequest { target: bytes(target) });
         match self.runtime.block_on(call).map_err(refusal)?.into_inner().outcome {
             Some(proto::pull_response::Outcome::Pulled(pulled)) => Ok(pulled),
-            Some(proto::pull_response::Outcome::Failure(failure)) => Err(Failure::from(failure).into()),
+            Some(proto::pull_response::Outcome::Failure(failure)) => Err(Failure::from(failure).into_error()),
             None => Err(StoreError::new(Fault::Internal, "the mount's process sent an empty answer: is it another version of gitmount?")),
         }
     }
@@ -63,7 +63,7 @@ impl Client {
         let call = self.inner.unmount(proto::UnmountRequest { target: bytes(target), lazy });
         match self.runtime.block_on(call).map_err(refusal)?.into_inner().failure {
             None => Ok(()),
-            Some(failure) => Err(Failure::from(failure).into()),
+            Some(failure) => Err(Failure::from(failure).into_error()),
         }
     }
 }
