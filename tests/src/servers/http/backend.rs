@@ -14,11 +14,15 @@ pub(super) fn program() -> PathBuf {
 }
 
 pub(super) fn answer(root: &Path, request: &Request, only_v0: bool) -> Result<Reply> {
-    let (path, query) = request.target.split_once('?').unwrap_or((&request.target, ""));
+    // A client that takes this server for a proxy sends a whole URL.
+    let target = match request.target.strip_prefix("http://") {
+        Some(rest) => &rest[rest.find('/').unwrap_or(rest.len())..],
+        None => &request.target,
+    };
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let mut command = git();
     command
-        // Clients may ask for any object, as they may at most forges.
-        .args(["-c", "uploadpack.allowAnySHA1InWant=true", "-c", "uploadpack.allowFilter=true", "http-backend"])
+        .args(["-c", "uploadpack.allowFilter=true", "http-backend"])
         .env("GIT_PROJECT_ROOT", root)
         .env("GIT_HTTP_EXPORT_ALL", "1")
         .env("REQUEST_METHOD", &request.method)
