@@ -105,7 +105,7 @@ fn a_sub_directory_as_root() -> Result<()> {
     let account = Account::new()?;
     for path in ["sizes", "sizes/", "links"] {
         let mounted = account.mount(&repo.arg(), &["--path", path])?;
-        compare::against_both(mounted.path(), &repo, &format!("HEAD:{path}").trim_end_matches('/').to_owned()).context(path)?;
+        compare::against_both(mounted.path(), &repo, format!("HEAD:{path}").trim_end_matches('/')).context(path)?;
     }
     let repo = fixtures::get("deep", shape::deep)?;
     let path = (1..=shape::DEEP).map(|level| format!("level-{level}")).collect::<Vec<_>>().join("/");
