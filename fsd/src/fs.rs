@@ -1,1 +1,277 @@
-//! The file system's answers, without any FUSE type.
+//! The file system's answers, without any FUSE type: attributes, look-ups, listings, reads, extended attributes.
+//!
+//! Promises: what is answered about a node never changes while the kernel knows it; a broken object fails its own entry and nothing else;
+//! a whole big blob is never in memory; no answer waits for the network.
+
+use std::sync::Arc;
+
+use bstr::{BStr, BString, ByteSlice, ByteVec};
+use gitmount_store::error::Fault;
+use gitmount_store::ids::ObjectId;
+use gitmount_store::objects::EntryKind;
+use gitmount_store::{StoreError, error};
+use parking_lot::Mutex;
+
+use crate::inode::{DirVersion, Location, NodeId, Time};
+use crate::view::{Node, View};
+
+pub mod blobs;
+pub mod listing;
+pub mod spool;
+
+use blobs::Blobs;
+use spool::Spool;
+
+/// Why an answer is an error.
+#[derive(Debug, thiserror::Error)]
+pub enum FsError {
+    /// There is no such entry, or the directory was removed by a commit.
+    #[error("no such entry")]
+    NotFound,
+    /// The node is not known (any more).
+    #[error("the node is stale")]
+    Stale,
+    /// The node is no directory.
+    #[error("not a directory")]
+    NotDirectory,
+    /// The node is a directory.
+    #[error("is a directory")]
+    IsDirectory,
+    /// The node is no symbolic link.
+    #[error("not a symbolic link")]
+    NotLink,
+    /// A link's target is longer than Linux allows (4095 bytes).
+    #[error("the link target is too long")]
+    LinkTooLong,
+    /// There is no such extended attribute.
+    #[error("no such attribute")]
+    NoAttribute,
+    /// The disk that spools big files is full.
+    #[error("no space left to spool a big file")]
+    NoSpace,
+    /// An object is missing or broken.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// The layer's result.
+pub type Result<T> = std::result::Result<T, FsError>;
+
+/// Attributes of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attr {
+    /// The node; also `st_ino`.
+    pub node: NodeId,
+    /// What it is.
+    pub kind: EntryKind,
+    /// Bytes.
+    pub size: u64,
+    /// mtime, and so ctime and atime.
+    pub time: Time,
+    /// Links: 1, a directory 2 and one for each sub-directory, 0 when it is no longer in the tree.
+    pub nlink: u32,
+}
+
+impl Attr {
+    /// Whether it is shown as a directory.
+    pub fn is_dir(&self) -> bool {
+        is_dir(self.kind)
+    }
+}
+
+/// Whether entries of this kind are shown as directories.
+pub fn is_dir(kind: EntryKind) -> bool {
+    matches!(kind, EntryKind::Directory | EntryKind::Submodule)
+}
+
+/// Sizes of the whole tree, for `statfs`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// Entries.
+    pub files: u64,
+}
+
+/// Bytes that `st_size` of a directory says, as on other file systems.
+const DIR_SIZE: u64 = 4096;
+/// The longest link target Linux reads.
+const LINK_MAX: usize = 4095;
+/// A handler looks again this often when switches keep coming in between.
+const ATTEMPTS: usize = 64;
+
+/// The file system of one view.
+#[derive(Debug)]
+pub struct FileSystem {
+    view: Arc<View>,
+    blobs: Blobs,
+    spool: Spool,
+    usage: Mutex<Option<(ObjectId, Usage)>>,
+}
+
+impl FileSystem {
+    /// The file system that shows `view`.
+    pub fn new(view: Arc<View>) -> Self {
+        let options = view.options();
+        FileSystem {
+            blobs: Blobs::new(view.objects().clone(), options.blob_cache),
+            spool: Spool::new(view.objects().clone(), options.spool_dir.clone(), options.spool_limit),
+            usage: Mutex::new(None),
+            view,
+        }
+    }
+
+    /// The view.
+    pub fn view(&self) -> &Arc<View> {
+        &self.view
+    }
+
+    fn node(&self, id: NodeId) -> Result<Node> {
+        self.view.node(id)?.ok_or(FsError::Stale)
+    }
+
+    /// Attributes of a node.
+    pub fn attr(&self, id: NodeId) -> Result<Attr> {
+        let node = self.node(id)?;
+        let in_tree = !matches!(node.location, Location::Orphan(_));
+        self.attr_of(node.id, node.kind, node.object, node.time, in_tree)
+    }
+
+    fn attr_of(&self, node: NodeId, kind: EntryKind, object: ObjectId, time: Time, in_tree: bool) -> Result<Attr> {
+        let (size, nlink) = match kind {
+            EntryKind::Directory if in_tree => {
+                let subdirs = self.view.tree(object)?.entries().iter().filter(|e| is_dir(e.kind)).count();
+                (DIR_SIZE, 2 + u32::try_from(subdirs).unwrap_or(u32::MAX - 2))
+            }
+            EntryKind::Directory | EntryKind::Submodule => (DIR_SIZE, 2),
+            EntryKind::File | EntryKind::Executable | EntryKind::Symlink => (self.view.objects().blob_size(object)?, 1),
+        };
+        Ok(Attr { node, kind, size, time, nlink: if in_tree { nlink } else { 0 } })
+    }
+
+    /// The current listing of a directory with its tree, or an error that says why there is none.
+    fn open(&self, id: NodeId) -> Result<(Arc<DirVersion>, Arc<gitmount_store::objects::Tree>)> {
+        for _ in 0..ATTEMPTS {
+            let node = self.node(id)?;
+            match (node.kind, &node.location) {
+                (_, Location::Orphan(_)) => return Err(if is_dir(node.kind) { FsError::NotFound } else { FsError::NotDirectory }),
+                (EntryKind::Directory, _) => {}
+                _ => return Err(FsError::NotDirectory),
+            }
+            if let Some(open) = self.view.open_dir(&node)? {
+                return Ok(open);
+            }
+        }
+        Err(FsError::Stale)
+    }
+
+    /// Looks `name` up in a directory and counts it as known to the kernel; `Ok(None)` when there is none (which may be cached).
+    pub fn lookup(&self, parent: NodeId, name: &BStr) -> Result<Option<Attr>> {
+        if self.node(parent)?.kind == EntryKind::Submodule {
+            return Ok(None);
+        }
+        for _ in 0..ATTEMPTS {
+            let (version, tree) = self.open(parent)?;
+            let Some(index) = tree.find(name) else { return Ok(None) };
+            let entry = &tree.entries()[index];
+            let (node, time) = version.entry(index);
+            let attr = self.attr_of(node, entry.kind, entry.id, time, true)?;
+            if self.view.table().count(parent, &version, [index]) {
+                return Ok(Some(attr));
+            }
+        }
+        Err(FsError::Stale)
+    }
+
+    /// The kernel forgets `count` look-ups of a node.
+    pub fn forget(&self, node: NodeId, count: u64) {
+        self.view.table().forget(node, count);
+    }
+
+    /// The target of a symbolic link, byte for byte.
+    pub fn link(&self, id: NodeId) -> Result<Vec<u8>> {
+        let node = self.node(id)?;
+        if node.kind != EntryKind::Symlink {
+            return Err(FsError::NotLink);
+        }
+        if self.view.objects().blob_size(node.object)? > LINK_MAX as u64 {
+            return Err(FsError::LinkTooLong);
+        }
+        Ok(self.view.objects().blob(node.object)?)
+    }
+
+    /// Reads up to `size` bytes at `offset`; `done` gets them, now or from another thread once a big file is inflated that far.
+    pub fn read(&self, id: NodeId, offset: u64, size: u32, done: impl FnOnce(Result<&[u8]>) + Send + 'static) {
+        let object = match self.node(id) {
+            Ok(node) if is_dir(node.kind) => return done(Err(FsError::IsDirectory)),
+            Ok(node) => node.object,
+            Err(error) => return done(Err(error)),
+        };
+        let total = match self.view.objects().blob_size(object) {
+            Ok(total) => total,
+            Err(error) => return done(Err(error.into())),
+        };
+        if total > self.view.options().spool_threshold {
+            return self.spool.read(object, total, offset, size, Box::new(done));
+        }
+        let whole = offset == 0 && u64::from(size) >= total;
+        let blob = if whole { self.view.objects().blob(object).map(Arc::new) } else { self.blobs.get(object) };
+        match blob {
+            Ok(blob) => {
+                let from = usize::try_from(offset).unwrap_or(usize::MAX).min(blob.len());
+                let to = from.saturating_add(size as usize).min(blob.len());
+                done(Ok(&blob[from..to]));
+            }
+            Err(error) => done(Err(error.into())),
+        }
+    }
+
+    /// The value of an extended attribute.
+    pub fn xattr(&self, id: NodeId, name: &BStr) -> Result<BString> {
+        let root = id == NodeId::ROOT;
+        match name.as_bytes() {
+            b"user.git.oid" => Ok(self.node(id)?.object.to_string().into()),
+            b"user.git.commit" if root => Ok(self.view.current().commit.to_string().into()),
+            b"user.git.ref" if root => Ok(self.view.options().ref_name.as_str().into()),
+            _ => Err(FsError::NoAttribute),
+        }
+    }
+
+    /// The names of a node's extended attributes, each ended by NUL.
+    pub fn xattr_names(&self, id: NodeId) -> BString {
+        let mut names = BString::from("user.git.oid\0");
+        if id == NodeId::ROOT {
+            names.push_str("user.git.commit\0user.git.ref\0");
+        }
+        names
+    }
+
+    /// Sizes of the whole tree; computed once a snapshot.
+    pub fn usage(&self) -> Result<Usage> {
+        let root = self.view.current().root;
+        if let Some((known, usage)) = *self.usage.lock()
+            && known == root
+        {
+            return Ok(usage);
+        }
+        let mut usage = Usage::default();
+        let mut work = vec![root];
+        while let Some(id) = work.pop() {
+            for entry in self.view.tree(id)?.entries() {
+                usage.files += 1;
+                match entry.kind {
+                    EntryKind::Directory => work.push(entry.id),
+                    EntryKind::Submodule => {}
+                    _ => usage.bytes += self.view.objects().blob_size(entry.id).unwrap_or(0),
+                }
+            }
+        }
+        *self.usage.lock() = Some((root, usage));
+        Ok(usage)
+    }
+}
+
+/// A disk-full error of the store as the file system's own, everything else as it is.
+fn disk(error: error::StoreError) -> FsError {
+    if error.fault() == Fault::Disk { FsError::NoSpace } else { FsError::Store(error) }
+}

@@ -1,1 +1,301 @@
 //! Versioned node ids: what a node id stands for never changes under it.
+//!
+//! Promises:
+//!
+//! - A *file or symlink* id stands for one object and mode for ever. A changed file is a new node; the old one is an *orphan* that stays
+//!   readable until the kernel forgets it.
+//! - A *directory* id stands for a path. It survives switches; a directory that a commit removes is dead from then on, also when a later
+//!   commit brings the path back (that is a new node).
+//! - Ids are never reused within a mount.
+//!
+//! The ids of a directory's entries are one range while nothing in it has changed, so a directory costs some hundred bytes and its
+//! entries four each (how often the kernel looked them up). Names and objects are not kept: they come from the tree object.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use gitmount_store::ids::ObjectId;
+use gitmount_store::objects::EntryKind;
+use parking_lot::RwLock;
+
+mod switch;
+pub use switch::{Carry, DirPlan, RemovedDir, TablePlan};
+
+#[cfg(test)]
+mod tests;
+
+/// A node id, as the kernel knows it; also the `st_ino` that users see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub u64);
+
+impl NodeId {
+    /// The root of every mount (`FUSE_ROOT_ID`).
+    pub const ROOT: NodeId = NodeId(1);
+}
+
+/// A point in time: nanoseconds since 1970, UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Time(pub i64);
+
+impl Time {
+    const SECOND: i64 = 1_000_000_000;
+
+    /// The time a changed file gets: `now`, but in a later whole second than `self`, since `.pyc` files and make compare seconds.
+    #[must_use]
+    pub fn bump(self, now: Time) -> Time {
+        let next_second = (self.0.div_euclid(Self::SECOND) + 1).saturating_mul(Self::SECOND);
+        Time(now.0.max(next_second))
+    }
+}
+
+/// How many earlier listings of a directory are kept for readers that are halfway through one.
+const OLDER_LISTINGS: usize = 3;
+
+/// One version of a directory's listing: which tree, and which node each of its entries is.
+#[derive(Debug)]
+pub struct DirVersion {
+    /// The tree object whose entries, in order, these are.
+    pub tree: ObjectId,
+    /// Counts the versions of this directory; part of readdir cookies.
+    pub generation: u32,
+    ids: Ids,
+    lookups: Box<[AtomicU32]>,
+}
+
+#[derive(Debug)]
+enum Ids {
+    Range { first: u64, time: Time },
+    Listed(Box<[(NodeId, Time)]>),
+}
+
+impl DirVersion {
+    fn range(tree: ObjectId, first: u64, len: u32, time: Time) -> Self {
+        DirVersion { tree, generation: 0, ids: Ids::Range { first, time }, lookups: counters(len as usize) }
+    }
+
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.lookups.len()
+    }
+
+    /// Whether the directory is empty.
+    pub fn is_empty(&self) -> bool {
+        self.lookups.is_empty()
+    }
+
+    /// The node and mtime of entry `index`.
+    ///
+    /// # Panics
+    /// When `index` is not below [`DirVersion::len`].
+    pub fn entry(&self, index: usize) -> (NodeId, Time) {
+        assert!(index < self.len(), "entry {index} of {}", self.len());
+        match &self.ids {
+            Ids::Range { first, time } => (NodeId(first + index as u64), *time),
+            Ids::Listed(list) => list[index],
+        }
+    }
+
+    /// How often the kernel has looked entry `index` up and not forgotten it.
+    pub fn lookups(&self, index: usize) -> u32 {
+        self.lookups[index].load(Ordering::Relaxed)
+    }
+}
+
+fn counters(len: usize) -> Box<[AtomicU32]> {
+    (0..len).map(|_| AtomicU32::new(0)).collect()
+}
+
+/// A node that the current snapshot no longer has but the kernel still knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Orphan {
+    /// What it was; a directory is dead (ENOENT below it).
+    pub kind: EntryKind,
+    /// Its object.
+    pub id: ObjectId,
+    /// Its mtime.
+    pub time: Time,
+    lookups: u64,
+}
+
+/// Where a node is.
+#[derive(Debug, Clone)]
+pub enum Location {
+    /// The root directory, with its tree and mtime.
+    Root(ObjectId, Time),
+    /// Entry `index` of the current version of a directory.
+    Entry {
+        /// The directory.
+        dir: NodeId,
+        /// Its current version.
+        version: Arc<DirVersion>,
+        /// Which entry.
+        index: usize,
+    },
+    /// No longer in the tree.
+    Orphan(Orphan),
+}
+
+#[derive(Debug)]
+struct Dir {
+    parent: NodeId,
+    current: Arc<DirVersion>,
+    older: VecDeque<Arc<DirVersion>>,
+}
+
+#[derive(Debug)]
+enum Place {
+    Entry { dir: NodeId, index: u32 },
+    Orphan(Orphan),
+}
+
+#[derive(Debug)]
+struct Inner {
+    next: u64,
+    root: (ObjectId, Time),
+    dirs: HashMap<NodeId, Dir>,
+    /// Ranges of directories that have not changed since they were loaded: first id → (directory, number of entries).
+    ranges: BTreeMap<u64, (NodeId, u32)>,
+    places: HashMap<NodeId, Place>,
+    /// Directories loaded since the switch that is under way began.
+    late: Option<Vec<NodeId>>,
+}
+
+/// The node table of one mount.
+#[derive(Debug)]
+pub struct Table {
+    inner: RwLock<Inner>,
+}
+
+impl Table {
+    /// A table that knows only the root.
+    pub fn new(root: ObjectId, time: Time) -> Self {
+        let inner = Inner {
+            next: NodeId::ROOT.0 + 1,
+            root: (root, time),
+            dirs: HashMap::new(),
+            ranges: BTreeMap::new(),
+            places: HashMap::new(),
+            late: None,
+        };
+        Table { inner: RwLock::new(inner) }
+    }
+
+    /// Where `node` is; `None` when the table does not know it.
+    pub fn locate(&self, node: NodeId) -> Option<Location> {
+        self.inner.read().locate(node)
+    }
+
+    /// The current version of a loaded directory.
+    pub fn dir(&self, node: NodeId) -> Option<Arc<DirVersion>> {
+        self.inner.read().dirs.get(&node).map(|d| d.current.clone())
+    }
+
+    /// The parent of a loaded directory (the root is its own).
+    pub fn parent(&self, node: NodeId) -> NodeId {
+        self.inner.read().dirs.get(&node).map_or(NodeId::ROOT, |d| d.parent)
+    }
+
+    /// The version of a loaded directory that has `generation`, when it is current or still kept.
+    pub fn listing(&self, node: NodeId, generation: u32) -> Option<Arc<DirVersion>> {
+        let inner = self.inner.read();
+        let dir = inner.dirs.get(&node)?;
+        std::iter::once(&dir.current).chain(&dir.older).find(|v| v.generation == generation).cloned()
+    }
+
+    /// Loads a directory: gives its `len` entries ids. `at` is where the directory was found and `tree` what was read there; when a switch
+    /// came in between, nothing is loaded and `None` says to look again. Loading twice gives the first result.
+    pub fn load(&self, node: NodeId, at: &Location, tree: ObjectId, len: u32) -> Option<Arc<DirVersion>> {
+        let mut inner = self.inner.write();
+        if let Some(dir) = inner.dirs.get(&node) {
+            return (dir.current.tree == tree).then(|| dir.current.clone());
+        }
+        let (parent, time) = match (at, inner.locate(node)?) {
+            (Location::Root(..), Location::Root(root, time)) if root == tree => (NodeId::ROOT, time),
+            (Location::Entry { version: seen, .. }, Location::Entry { dir, version, index }) if Arc::ptr_eq(seen, &version) => {
+                (dir, version.entry(index).1)
+            }
+            _ => return None,
+        };
+        let first = inner.take_ids(u64::from(len));
+        let version = Arc::new(DirVersion::range(tree, first, len, time));
+        if len > 0 {
+            inner.ranges.insert(first, (node, len));
+        }
+        inner.dirs.insert(node, Dir { parent, current: version.clone(), older: VecDeque::new() });
+        if let Some(late) = &mut inner.late {
+            late.push(node);
+        }
+        Some(version)
+    }
+
+    /// Counts a lookup of each of `indices` that a reply is about to give the kernel. False (and nothing counted) when `version` is no
+    /// longer current: build the reply anew.
+    pub fn count(&self, dir: NodeId, version: &Arc<DirVersion>, indices: impl IntoIterator<Item = usize>) -> bool {
+        let inner = self.inner.read();
+        if !inner.dirs.get(&dir).is_some_and(|d| Arc::ptr_eq(&d.current, version)) {
+            return false;
+        }
+        for index in indices {
+            version.lookups[index].fetch_add(1, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// The kernel forgets `count` lookups of `node`.
+    pub fn forget(&self, node: NodeId, count: u64) {
+        let orphan = match self.inner.read().locate(node) {
+            Some(Location::Entry { version, index, .. }) => {
+                let less = |now: u32| Some(now.saturating_sub(u32::try_from(count).unwrap_or(u32::MAX)));
+                // Under the read lock, so no switch copies the counter meanwhile.
+                let _ = version.lookups[index].fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+                false
+            }
+            Some(Location::Orphan(_)) => true,
+            Some(Location::Root(..)) | None => false,
+        };
+        if orphan {
+            let mut inner = self.inner.write();
+            if let Some(Place::Orphan(orphan)) = inner.places.get_mut(&node) {
+                orphan.lookups = orphan.lookups.saturating_sub(count);
+                if orphan.lookups == 0 {
+                    inner.places.remove(&node);
+                }
+            }
+        }
+    }
+
+    /// Directories loaded and orphans kept, for statistics.
+    pub fn size(&self) -> (usize, usize) {
+        let inner = self.inner.read();
+        (inner.dirs.len(), inner.places.values().filter(|p| matches!(p, Place::Orphan(_))).count())
+    }
+}
+
+impl Inner {
+    fn take_ids(&mut self, count: u64) -> u64 {
+        let first = self.next;
+        self.next += count;
+        first
+    }
+
+    fn locate(&self, node: NodeId) -> Option<Location> {
+        if node == NodeId::ROOT {
+            return Some(Location::Root(self.root.0, self.root.1));
+        }
+        let (dir, index) = match self.places.get(&node) {
+            Some(Place::Orphan(orphan)) => return Some(Location::Orphan(*orphan)),
+            Some(Place::Entry { dir, index }) => (*dir, *index as usize),
+            None => {
+                let (first, (dir, len)) = self.ranges.range(..=node.0).next_back()?;
+                let index = node.0 - first;
+                if index >= u64::from(*len) {
+                    return None;
+                }
+                (*dir, index as usize)
+            }
+        };
+        let version = self.dirs.get(&dir)?.current.clone();
+        Some(Location::Entry { dir, version, index })
+    }
+}

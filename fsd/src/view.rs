@@ -2,11 +2,23 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use arc_swap::ArcSwap;
+use gitmount_store::error::Result;
 use gitmount_store::ids::{CommitId, ObjectId};
-use gitmount_store::objects::Objects;
+use gitmount_store::objects::{EntryKind, Objects, Tree};
 use gitmount_store::path::RepoPath;
+use parking_lot::Mutex;
+
+use crate::inode::{DirVersion, Location, NodeId, Table, Time};
+
+pub mod gate;
+pub mod switch;
+pub mod trees;
+
+use gate::Gate;
+use trees::Trees;
 
 /// What a view is made from.
 #[derive(Debug, Clone)]
@@ -27,6 +39,22 @@ pub struct ViewOptions {
     pub uid: u32,
     /// Group shown on every entry.
     pub gid: u32,
+}
+
+impl ViewOptions {
+    /// The defaults: the whole tree, owned by the caller, spooling into `spool_dir`.
+    pub fn new(ref_name: impl Into<String>, spool_dir: impl Into<PathBuf>) -> Self {
+        ViewOptions {
+            path: RepoPath::default(),
+            ref_name: ref_name.into(),
+            spool_dir: spool_dir.into(),
+            spool_limit: 8 << 30,
+            spool_threshold: 8 << 20,
+            blob_cache: 16 << 20,
+            uid: nix::unistd::getuid().as_raw(),
+            gid: nix::unistd::getgid().as_raw(),
+        }
+    }
 }
 
 /// An immutable commit and the tree that is served of it.
@@ -51,10 +79,31 @@ pub struct Switched {
     pub took: Duration,
 }
 
+/// What a node is, right now.
+#[derive(Debug, Clone)]
+pub struct Node {
+    /// Its id.
+    pub id: NodeId,
+    /// What it is.
+    pub kind: EntryKind,
+    /// Its object.
+    pub object: ObjectId,
+    /// Its mtime.
+    pub time: Time,
+    /// Where it was found.
+    pub location: Location,
+}
+
 /// A view. All methods may be called from any thread.
 #[derive(Debug)]
 pub struct View {
-    _private: (),
+    objects: Objects,
+    options: ViewOptions,
+    table: Table,
+    gate: Gate,
+    trees: Trees,
+    snapshot: ArcSwap<Snapshot>,
+    switching: Mutex<()>,
 }
 
 impl View {
@@ -62,13 +111,83 @@ impl View {
     ///
     /// # Errors
     /// `NotFound` when `options.path` is no directory of the commit.
-    pub fn new(objects: Objects, commit: CommitId, options: ViewOptions) -> gitmount_store::error::Result<Arc<Self>> {
-        let _ = (objects, commit, options);
-        todo!()
+    pub fn new(objects: Objects, commit: CommitId, options: ViewOptions) -> Result<Arc<Self>> {
+        let info = objects.commit(commit)?;
+        let root = objects.tree_at(info.tree, &options.path)?;
+        Ok(Arc::new(View {
+            table: Table::new(root, time_of(info.time)),
+            gate: Gate::default(),
+            trees: Trees::new(objects.clone()),
+            snapshot: ArcSwap::from_pointee(Snapshot { commit, root }),
+            switching: Mutex::new(()),
+            objects,
+            options,
+        }))
     }
 
     /// The snapshot served now.
     pub fn current(&self) -> Snapshot {
-        todo!()
+        **self.snapshot.load()
     }
+
+    /// What it was made from.
+    pub fn options(&self) -> &ViewOptions {
+        &self.options
+    }
+
+    /// Its objects.
+    pub fn objects(&self) -> &Objects {
+        &self.objects
+    }
+
+    /// Its node table.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// The gate that every handler passes whose reply depends on the snapshot.
+    pub fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// A decoded tree, from the cache when it is there.
+    pub fn tree(&self, id: ObjectId) -> Result<Arc<Tree>> {
+        self.trees.get(id)
+    }
+
+    /// What `node` is; `Ok(None)` when it is not known.
+    pub fn node(&self, id: NodeId) -> Result<Option<Node>> {
+        let Some(location) = self.table.locate(id) else { return Ok(None) };
+        let (kind, object, time) = match &location {
+            Location::Root(tree, time) => (EntryKind::Directory, *tree, *time),
+            Location::Orphan(orphan) => (orphan.kind, orphan.id, orphan.time),
+            Location::Entry { version, index, .. } => {
+                let tree = self.tree(version.tree)?;
+                let entry = &tree.entries()[*index];
+                (entry.kind, entry.id, version.entry(*index).1)
+            }
+        };
+        Ok(Some(Node { id, kind, object, time, location }))
+    }
+
+    /// The current version of directory `node` and its tree, loading it on first use; `Ok(None)` when a switch came in between or the node
+    /// is no live directory: look at the node again.
+    pub fn open_dir(&self, node: &Node) -> Result<Option<(Arc<DirVersion>, Arc<Tree>)>> {
+        if let Some(version) = self.table.dir(node.id) {
+            let tree = self.tree(version.tree)?;
+            return Ok(Some((version, tree)));
+        }
+        let tree = self.tree(node.object)?;
+        let len = u32::try_from(tree.entries().len()).unwrap_or(u32::MAX);
+        Ok(self.table.load(node.id, &node.location, node.object, len).map(|version| (version, tree)))
+    }
+}
+
+/// A system time as [`Time`]; times that do not fit are clamped.
+pub fn time_of(time: SystemTime) -> Time {
+    let nanos = match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => i64::try_from(after.as_nanos()).unwrap_or(i64::MAX),
+        Err(_) => 0,
+    };
+    Time(nanos)
 }

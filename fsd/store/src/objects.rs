@@ -1,13 +1,27 @@
 //! Read commits, trees and blobs. Repository content is hostile: names and sizes are checked here, once.
 
 use std::io::Write;
-use std::time::SystemTime;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use bstr::{BStr, BString};
 
-use crate::error::Result;
+use crate::error::{Fault, Result, StoreError};
 use crate::ids::{CommitId, ObjectId};
 use crate::path::RepoPath;
+
+mod database;
+mod decoder;
+mod loose;
+pub(crate) mod pack;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use database::{Database, Found};
+pub use tree::{MAX_NAME, MAX_TREE_BYTES, MAX_TREE_ENTRIES};
 
 /// What a tree entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -47,8 +61,7 @@ impl Tree {
     /// # Errors
     /// [`crate::Fault::Corrupt`] for a malformed tree and for hostile names.
     pub fn decode(data: &[u8], hash: gix::hash::Kind) -> Result<Self> {
-        let _ = (data, hash);
-        todo!()
+        tree::decode(data, hash)
     }
 
     /// All entries, sorted by name as bytes.
@@ -72,27 +85,44 @@ pub struct CommitInfo {
 }
 
 /// Read access to one object database. Cheap to clone; every thread uses its own clone or shares one (`Send + Sync`).
+///
+/// It sees what later fetches add and goes on when a repack replaces packs. Replacement refs (`refs/replace`) are not followed: an id
+/// always stands for its own content.
 #[derive(Debug, Clone)]
 pub struct Objects {
-    _private: (),
+    database: Arc<Database>,
 }
 
 impl Objects {
+    /// Opens the objects directory `directory` (`<git dir>/objects`) with its alternates.
+    pub(crate) fn open(directory: PathBuf, hash: gix::hash::Kind) -> Result<Self> {
+        Ok(Objects { database: Arc::new(Database::open(directory, hash)?) })
+    }
+
     /// The hash of the repository.
     pub fn hash(&self) -> gix::hash::Kind {
-        todo!()
+        self.database.hash()
     }
 
     /// Reads a commit.
     pub fn commit(&self, id: CommitId) -> Result<CommitInfo> {
-        let _ = id;
-        todo!()
+        let id = id.id();
+        self.with_object(id, gix::object::Kind::Commit, |data| {
+            let broken = || StoreError::new(Fault::Corrupt, format!("commit {id} is malformed"));
+            let commit = gix::objs::CommitRef::from_bytes(data, self.hash()).map_err(|err| broken().caused_by(err))?;
+            let committer = commit.committer().map_err(|err| broken().caused_by(err))?;
+            let seconds = committer.time().map(|time| time.seconds).unwrap_or_default();
+            let since = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
+            let time = SystemTime::UNIX_EPOCH.checked_add(since).unwrap_or(SystemTime::UNIX_EPOCH);
+            Ok(CommitInfo { tree: commit.tree(), time })
+        })
     }
 
     /// Reads and decodes a tree.
     pub fn tree(&self, id: ObjectId) -> Result<Tree> {
-        let _ = id;
-        todo!()
+        self.with_object(id, gix::object::Kind::Tree, |data| {
+            Tree::decode(data, self.hash()).map_err(|err| StoreError::new(err.fault(), format!("tree {id} is refused: {err}")))
+        })
     }
 
     /// The tree at `path` below `root`.
@@ -100,25 +130,227 @@ impl Objects {
     /// # Errors
     /// [`crate::Fault::NotFound`] when there is none, or when it is no directory; the message says which.
     pub fn tree_at(&self, root: ObjectId, path: &RepoPath) -> Result<ObjectId> {
-        let _ = (root, path);
-        todo!()
+        let mut at = root;
+        for name in path.segments() {
+            let tree = self.tree(at)?;
+            let Some(entry) = tree.find(name).map(|position| &tree.entries()[position]) else {
+                let message = format!("path {:?} does not exist in the commit: {name:?} is not there", path.as_bstr());
+                return Err(StoreError::new(Fault::NotFound, message));
+            };
+            let what = match entry.kind {
+                EntryKind::Directory => {
+                    at = entry.id;
+                    continue;
+                }
+                EntryKind::File | EntryKind::Executable => "a file",
+                EntryKind::Symlink => "a symbolic link",
+                EntryKind::Submodule => "a submodule",
+            };
+            let message = format!("path {:?} is no directory of the commit: {name:?} is {what}", path.as_bstr());
+            return Err(StoreError::new(Fault::NotFound, message));
+        }
+        Ok(at)
     }
 
     /// The size of a blob in bytes, from its header alone.
     pub fn blob_size(&self, id: ObjectId) -> Result<u64> {
-        let _ = id;
-        todo!()
+        let (kind, size) = self.header(id)?;
+        expect_kind(id, kind, gix::object::Kind::Blob)?;
+        Ok(size)
     }
 
     /// A whole blob. For blobs that may be big use [`Objects::blob_to`].
     pub fn blob(&self, id: ObjectId) -> Result<Vec<u8>> {
-        let _ = id;
-        todo!()
+        let mut content = Vec::new();
+        let kind = self.read(id, &mut content)?;
+        expect_kind(id, kind, gix::object::Kind::Blob)?;
+        Ok(content)
     }
 
     /// Writes a blob to `out` in pieces, in bounded memory whatever its size; deltas are resolved through unlinked files in `scratch`.
-    pub fn blob_to(&self, id: ObjectId, scratch: &std::path::Path, out: &mut dyn Write) -> Result<u64> {
-        let _ = (id, scratch, out);
-        todo!()
+    pub fn blob_to(&self, id: ObjectId, scratch: &Path, out: &mut dyn Write) -> Result<u64> {
+        let (kind, size) = self.stream_to(id, scratch, out)?;
+        expect_kind(id, kind, gix::object::Kind::Blob)?;
+        Ok(size)
     }
+
+    /// Whether the object is there.
+    pub fn contains(&self, id: ObjectId) -> Result<bool> {
+        Ok(self.database.find(&id)?.is_some())
+    }
+
+    /// The kind and size of an object.
+    pub(crate) fn header(&self, id: ObjectId) -> Result<(gix::object::Kind, u64)> {
+        match self.find(id)? {
+            Found::Loose(loose) => Ok((loose.kind, loose.size)),
+            Found::Packed(pack, offset) => self.packed_header(&pack, offset, 0),
+        }
+    }
+
+    /// Reads any object into `out`, whose former content is lost.
+    pub(crate) fn read(&self, id: ObjectId, out: &mut Vec<u8>) -> Result<gix::object::Kind> {
+        match self.find(id)? {
+            Found::Loose(loose) => loose.read(out),
+            Found::Packed(pack, offset) => decoder::with(|decoder| {
+                let entry = pack.entry(mapped(&pack)?, offset)?;
+                if entry.header.is_delta() {
+                    // A delta is resolved in one buffer that holds base and result: the result is copied out of it.
+                    let mut buffer = std::mem::take(&mut decoder.buffer);
+                    let kind = self.read_delta(&pack, entry, &mut buffer, decoder, 0);
+                    out.clear();
+                    out.extend_from_slice(&buffer);
+                    decoder.buffer = buffer;
+                    kind
+                } else {
+                    read_full(&pack, &entry, out, decoder)
+                }
+            }),
+        }
+    }
+
+    /// Gives `work` the content of an object of `kind`, without a copy of it.
+    fn with_object<T>(&self, id: ObjectId, kind: gix::object::Kind, work: impl FnOnce(&[u8]) -> Result<T>) -> Result<T> {
+        match self.find(id)? {
+            Found::Loose(loose) => {
+                expect_kind(id, loose.kind, kind)?;
+                check_whole(id, loose.size)?;
+                let mut content = Vec::new();
+                loose.read(&mut content)?;
+                work(&content)
+            }
+            Found::Packed(pack, offset) => decoder::with(|decoder| {
+                let entry = pack.entry(mapped(&pack)?, offset)?;
+                check_whole(id, entry.decompressed_size)?;
+                let mut buffer = std::mem::take(&mut decoder.buffer);
+                let found = if entry.header.is_delta() {
+                    self.read_delta(&pack, entry, &mut buffer, decoder, 0)
+                } else {
+                    read_full(&pack, &entry, &mut buffer, decoder)
+                };
+                let result = found.and_then(|found| expect_kind(id, found, kind)).and_then(|()| work(&buffer));
+                decoder.buffer = buffer;
+                result
+            }),
+        }
+    }
+
+    fn find(&self, id: ObjectId) -> Result<Found> {
+        self.database
+            .find(&id)?
+            .ok_or_else(|| StoreError::new(Fault::Corrupt, format!("object {id} is missing in {}", self.database.directory().display())))
+    }
+
+    fn packed_header(&self, pack: &pack::Pack, offset: u64, depth: usize) -> Result<(gix::object::Kind, u64)> {
+        let data = mapped(pack)?;
+        let entry = pack.entry(data, offset)?;
+        if let Some(kind) = entry.header.as_kind() {
+            return Ok((kind, entry.decompressed_size));
+        }
+        check_depth(pack, offset, depth)?;
+        let resolve = |base: &gix::hash::oid| -> gix::Result<Option<gix_pack::data::decode::header::ResolvedBase>> {
+            use gix_pack::data::decode::header::ResolvedBase;
+            if let Some(offset) = pack.offset_of(base) {
+                return data.entry(offset).map(ResolvedBase::InPack).map(Some);
+            }
+            let kind = match self.database.find(base).map_err(gix::Error::from_error)? {
+                None => return Ok(None),
+                Some(Found::Loose(loose)) => loose.kind,
+                Some(Found::Packed(other, offset)) => self.packed_header(&other, offset, depth + 1).map_err(gix::Error::from_error)?.0,
+            };
+            Ok(Some(ResolvedBase::OutOfPack { kind, num_deltas: None }))
+        };
+        let header = decoder::with(|decoder| data.decode_header(entry, &mut decoder.inflate, &resolve));
+        header.map(|header| (header.kind, header.object_size)).map_err(|err| pack.broken(offset).caused_by(err))
+    }
+
+    fn read_delta(
+        &self,
+        pack: &pack::Pack,
+        entry: gix_pack::data::Entry,
+        out: &mut Vec<u8>,
+        decoder: &mut decoder::Decoder,
+        depth: usize,
+    ) -> Result<gix::object::Kind> {
+        let data = mapped(pack)?;
+        let offset = entry.pack_offset();
+        check_depth(pack, offset, depth)?;
+        let resolve = |base: &gix::hash::oid, out: &mut Vec<u8>| -> gix::Result<Option<gix_pack::data::decode::entry::ResolvedBase>> {
+            use gix_pack::data::decode::entry::ResolvedBase;
+            if let Some(offset) = pack.offset_of(base) {
+                return data.entry(offset).map(ResolvedBase::InPack).map(Some);
+            }
+            let kind = match self.database.find(base).map_err(gix::Error::from_error)? {
+                None => return Ok(None),
+                Some(Found::Loose(loose)) => loose.read(out),
+                Some(Found::Packed(other, offset)) => decoder::with(|decoder| {
+                    let entry = other.entry(mapped(&other)?, offset)?;
+                    if entry.header.is_delta() {
+                        self.read_delta(&other, entry, out, decoder, depth + 1)
+                    } else {
+                        read_full(&other, &entry, out, decoder)
+                    }
+                }),
+            };
+            Ok(Some(ResolvedBase::OutOfPack { kind: kind.map_err(gix::Error::from_error)?, end: out.len() }))
+        };
+        match data.decode_entry(entry, out, &mut decoder.inflate, &resolve, &mut decoder.bases) {
+            Ok(outcome) => {
+                out.truncate(usize::try_from(outcome.object_size).unwrap_or(usize::MAX));
+                Ok(outcome.kind)
+            }
+            // A chain with a base far bigger than its result: not in memory.
+            Err(err) if err.is_resource_exhausted() => {
+                out.clear();
+                out.shrink_to(0);
+                self.stream_packed_to(pack, offset, &std::env::temp_dir(), out).map(|(kind, _)| kind)
+            }
+            Err(err) => Err(pack.broken(offset).caused_by(err)),
+        }
+    }
+}
+
+/// How many packs a chain of deltas may lead through by base ids.
+const MAX_PACK_HOPS: usize = 32;
+
+fn check_depth(pack: &pack::Pack, offset: u64, depth: usize) -> Result<()> {
+    if depth < MAX_PACK_HOPS { Ok(()) } else { Err(pack.broken(offset)) }
+}
+
+/// The mapping of a pack that was found with its mapping open.
+fn mapped(pack: &pack::Pack) -> Result<&gix_pack::data::File> {
+    pack.data()?.ok_or_else(|| StoreError::new(Fault::Corrupt, format!("pack {} is gone", pack.path().display())))
+}
+
+/// Inflates an entry that is no delta.
+fn read_full(
+    pack: &pack::Pack,
+    entry: &gix_pack::data::Entry,
+    out: &mut Vec<u8>,
+    decoder: &mut decoder::Decoder,
+) -> Result<gix::object::Kind> {
+    let data = mapped(pack)?;
+    let broken = || pack.broken(entry.pack_offset());
+    let kind = entry.header.as_kind().ok_or_else(broken)?;
+    let size = usize::try_from(entry.decompressed_size).map_err(|err| broken().caused_by(err))?;
+    out.clear();
+    // A hostile header may claim any size: without the memory it is an error, not an abort.
+    out.try_reserve_exact(size).map_err(|err| broken().caused_by(err))?;
+    out.resize(size, 0);
+    data.decompress_entry(entry, &mut decoder.inflate, out).map_err(|err| broken().caused_by(err))?;
+    Ok(kind)
+}
+
+fn check_whole(id: ObjectId, size: u64) -> Result<()> {
+    if size <= MAX_TREE_BYTES {
+        return Ok(());
+    }
+    let message = format!("object {id} of {size} bytes is too big: a tree or commit may have {MAX_TREE_BYTES} bytes");
+    Err(StoreError::new(Fault::Corrupt, message))
+}
+
+fn expect_kind(id: ObjectId, found: gix::object::Kind, expected: gix::object::Kind) -> Result<()> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(StoreError::new(Fault::Corrupt, format!("object {id} is a {found}, where a {expected} must be")))
 }

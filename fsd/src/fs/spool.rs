@@ -1,0 +1,276 @@
+//! Big blobs: inflated once into an unlinked file, read from there.
+//!
+//! Promises: never a whole big blob in memory; the files together stay below the limit, the least recently used finished one goes first; a
+//! read waits only until the blob is inflated that far, and does not hold a request thread meanwhile; a failed inflation (a full disk, a
+//! broken object) fails the reads that waited for it, and the next read tries again.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+
+use gitmount_store::ids::ObjectId;
+use gitmount_store::objects::Objects;
+use lru::LruCache;
+use parking_lot::Mutex;
+
+use super::{FsError, Result, disk};
+
+/// Gets what was read.
+pub type Done = Box<dyn FnOnce(Result<&[u8]>) + Send>;
+
+/// Blobs inflated at the same time.
+const WORKERS: usize = 2;
+
+/// The spool of one file system.
+#[derive(Debug)]
+pub struct Spool {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    objects: Objects,
+    dir: PathBuf,
+    limit: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    files: LruCache<ObjectId, Arc<Spooled>>,
+    bytes: u64,
+    queue: VecDeque<(ObjectId, Arc<Spooled>)>,
+    workers: usize,
+}
+
+#[derive(Debug)]
+struct Spooled {
+    file: File,
+    size: u64,
+    progress: Mutex<Progress>,
+}
+
+#[derive(Default)]
+struct Progress {
+    written: u64,
+    finished: bool,
+    failed: Option<FailedKind>,
+    waiters: Vec<Waiter>,
+}
+
+impl std::fmt::Debug for Progress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} written, {} waiting", self.written, self.waiters.len())
+    }
+}
+
+struct Waiter {
+    offset: u64,
+    size: u32,
+    done: Done,
+}
+
+#[derive(Debug, Clone)]
+enum FailedKind {
+    NoSpace,
+    Broken(gitmount_store::Fault, String),
+}
+
+impl FailedKind {
+    fn error(&self) -> FsError {
+        match self {
+            FailedKind::NoSpace => FsError::NoSpace,
+            FailedKind::Broken(fault, message) => gitmount_store::StoreError::new(*fault, message.clone()).into(),
+        }
+    }
+}
+
+impl Spool {
+    /// An empty spool in `dir`, which is created when first needed.
+    pub fn new(objects: Objects, dir: PathBuf, limit: u64) -> Self {
+        let state = State { files: LruCache::unbounded(), bytes: 0, queue: VecDeque::new(), workers: 0 };
+        Spool { shared: Arc::new(Shared { objects, dir, limit, state: Mutex::new(state) }) }
+    }
+
+    /// Reads `size` bytes at `offset` of blob `id`, which has `total` bytes. `done` is called once the bytes are there.
+    pub fn read(&self, id: ObjectId, total: u64, offset: u64, size: u32, done: Done) {
+        let file = match self.shared.file(id, total) {
+            Ok(file) => file,
+            Err(error) => return done(Err(error)),
+        };
+        let mut progress = file.progress.lock();
+        if let Some(failed) = &progress.failed {
+            let error = failed.error();
+            drop(progress);
+            return done(Err(error));
+        }
+        let end = offset.saturating_add(u64::from(size)).min(file.size);
+        if progress.written < end {
+            progress.waiters.push(Waiter { offset, size, done });
+            return;
+        }
+        drop(progress);
+        file.answer(offset, size, done);
+    }
+}
+
+impl Shared {
+    /// The spooled file of `id`, queued for inflation when it is new.
+    fn file(self: &Arc<Self>, id: ObjectId, size: u64) -> Result<Arc<Spooled>> {
+        let mut state = self.state.lock();
+        if let Some(file) = state.files.get(&id) {
+            return Ok(file.clone());
+        }
+        state.make_room(size, self.limit)?;
+        std::fs::create_dir_all(&self.dir).map_err(no_spool)?;
+        let file = tempfile::tempfile_in(&self.dir).map_err(no_spool)?;
+        let file = Arc::new(Spooled { file, size, progress: Mutex::default() });
+        state.files.put(id, file.clone());
+        state.bytes += size;
+        state.queue.push_back((id, file.clone()));
+        if state.workers < WORKERS {
+            state.workers += 1;
+            let shared = self.clone();
+            let spawned = thread::Builder::new().name("spool".into()).spawn(move || shared.work());
+            if let Err(error) = spawned {
+                state.workers -= 1;
+                state.queue.pop_back();
+                state.forget(&id);
+                return Err(no_spool(error));
+            }
+        }
+        Ok(file)
+    }
+
+    fn work(&self) {
+        loop {
+            let (id, file) = {
+                let mut state = self.state.lock();
+                match state.queue.pop_front() {
+                    Some(next) => next,
+                    None => {
+                        state.workers -= 1;
+                        return;
+                    }
+                }
+            };
+            let inflated = self.objects.blob_to(id, &self.dir, &mut Writer { file: &file, at: 0 });
+            let failed = match inflated {
+                Ok(written) if written == file.size => None,
+                Ok(written) => {
+                    let message = format!("blob {id} has {written} bytes where its header says {}", file.size);
+                    Some(FailedKind::Broken(gitmount_store::Fault::Corrupt, message))
+                }
+                Err(error) => Some(match disk(error) {
+                    FsError::NoSpace => FailedKind::NoSpace,
+                    other => {
+                        tracing::warn!(blob = %id, error = %other, "a big file cannot be inflated");
+                        FailedKind::Broken(gitmount_store::Fault::Corrupt, other.to_string())
+                    }
+                }),
+            };
+            if failed.is_some() {
+                self.state.lock().forget(&id);
+            }
+            file.finish(failed);
+        }
+    }
+}
+
+impl State {
+    /// Drops the least recently used finished files until `size` more bytes fit.
+    fn make_room(&mut self, size: u64, limit: u64) -> Result<()> {
+        if size > limit {
+            return Err(FsError::NoSpace);
+        }
+        while self.bytes + size > limit {
+            let oldest = self.files.iter().rev().find(|(_, f)| f.progress.lock().finished).map(|(id, _)| *id);
+            match oldest {
+                Some(id) => self.forget(&id),
+                None => return Err(FsError::NoSpace),
+            }
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, id: &ObjectId) {
+        if let Some(file) = self.files.pop(id) {
+            self.bytes -= file.size;
+        }
+    }
+}
+
+impl Spooled {
+    fn answer(&self, offset: u64, size: u32, done: Done) {
+        let wanted = self.size.saturating_sub(offset).min(u64::from(size));
+        let mut buffer = vec![0; wanted as usize];
+        match self.file.read_exact_at(&mut buffer, offset) {
+            Ok(()) => done(Ok(&buffer)),
+            Err(error) => done(Err(no_spool(error))),
+        }
+    }
+
+    fn advance(&self, written: u64) {
+        let ready = {
+            let mut progress = self.progress.lock();
+            progress.written = written;
+            let size = self.size;
+            let waiting = std::mem::take(&mut progress.waiters);
+            let reached = |w: &Waiter| w.offset.saturating_add(u64::from(w.size)).min(size) <= written;
+            let (ready, waiting): (Vec<_>, Vec<_>) = waiting.into_iter().partition(reached);
+            progress.waiters = waiting;
+            ready
+        };
+        for waiter in ready {
+            self.answer(waiter.offset, waiter.size, waiter.done);
+        }
+    }
+
+    fn finish(&self, failed: Option<FailedKind>) {
+        let waiters = {
+            let mut progress = self.progress.lock();
+            progress.finished = true;
+            progress.failed.clone_from(&failed);
+            std::mem::take(&mut progress.waiters)
+        };
+        for waiter in waiters {
+            match &failed {
+                Some(failed) => (waiter.done)(Err(failed.error())),
+                None => self.answer(waiter.offset, waiter.size, waiter.done),
+            }
+        }
+    }
+}
+
+struct Writer<'a> {
+    file: &'a Spooled,
+    at: u64,
+}
+
+impl Write for Writer<'_> {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        if self.at + data.len() as u64 > self.file.size {
+            return Err(io::Error::other("the blob is longer than its header says"));
+        }
+        self.file.file.write_all_at(data, self.at)?;
+        self.at += data.len() as u64;
+        self.file.advance(self.at);
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn no_spool(error: io::Error) -> FsError {
+    tracing::warn!(%error, "the spool for big files cannot be written");
+    match error.raw_os_error() {
+        Some(code) if code == nix::errno::Errno::ENOSPC as i32 || code == nix::errno::Errno::EDQUOT as i32 => FsError::NoSpace,
+        _ => gitmount_store::StoreError::new(gitmount_store::Fault::Disk, "the spool for big files cannot be written").caused_by(error).into(),
+    }
+}

@@ -1,0 +1,71 @@
+//! Notifications to the kernel, written straight to the descriptor: the library's notifier does not know `FUSE_EXPIRE_ONLY`.
+//!
+//! Message layouts: `struct fuse_out_header`, `fuse_notify_inval_entry_out`, `fuse_notify_inval_inode_out` of linux/fuse.h.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bstr::BStr;
+use nix::errno::Errno;
+
+use crate::inode::NodeId;
+use crate::view::switch::Kernel;
+
+const FUSE_NOTIFY_INVAL_INODE: i32 = 2;
+const FUSE_NOTIFY_INVAL_ENTRY: i32 = 3;
+const FUSE_EXPIRE_ONLY: u32 = 1;
+const HEADER: usize = 16;
+
+/// What the kernel offered at INIT.
+#[derive(Debug, Default)]
+pub(super) struct Features {
+    /// `FUSE_HAS_EXPIRE_ONLY` (Linux 6.2): without it plain invalidation, which also unmounts what is mounted below a changed name.
+    pub(super) expire_only: AtomicBool,
+    /// `FUSE_NO_OPEN_SUPPORT`
+    pub(super) no_open: AtomicBool,
+    /// `FUSE_NO_OPENDIR_SUPPORT`
+    pub(super) no_opendir: AtomicBool,
+}
+
+/// Sends notifications of one mount.
+#[derive(Debug)]
+pub(super) struct Notifier {
+    device: OwnedFd,
+    features: Arc<Features>,
+}
+
+impl Notifier {
+    pub(super) fn new(device: OwnedFd, features: Arc<Features>) -> Self {
+        Notifier { device, features }
+    }
+
+    fn send(&self, code: i32, parts: &[&[u8]]) {
+        let length = HEADER + parts.iter().map(|p| p.len()).sum::<usize>();
+        let mut message = Vec::with_capacity(length);
+        message.extend_from_slice(&(length as u32).to_ne_bytes());
+        message.extend_from_slice(&code.to_ne_bytes());
+        message.extend_from_slice(&0u64.to_ne_bytes());
+        for part in parts {
+            message.extend_from_slice(part);
+        }
+        match nix::unistd::write(&self.device, &message) {
+            // ENOENT: the kernel does not know the entry; ENOTDIR and ENOTEMPTY: nothing to expire. ENODEV: unmounted meanwhile.
+            Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ENOTEMPTY | Errno::ENODEV | Errno::ENOTCONN) => {}
+            Err(error) => tracing::warn!(code, %error, "the kernel refused a notification"),
+        }
+    }
+}
+
+impl Kernel for Notifier {
+    fn expire(&self, parent: NodeId, name: &BStr) {
+        let flags = if self.features.expire_only.load(Ordering::Relaxed) { FUSE_EXPIRE_ONLY } else { 0 };
+        let length = name.len() as u32;
+        self.send(FUSE_NOTIFY_INVAL_ENTRY, &[&parent.0.to_ne_bytes(), &length.to_ne_bytes(), &flags.to_ne_bytes(), name, b"\0"]);
+    }
+
+    fn invalidate(&self, dir: NodeId) {
+        // Offset 0, length 0: attributes and everything cached of the listing.
+        self.send(FUSE_NOTIFY_INVAL_INODE, &[&dir.0.to_ne_bytes(), &0i64.to_ne_bytes(), &0i64.to_ne_bytes()]);
+    }
+}

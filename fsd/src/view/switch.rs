@@ -1,0 +1,216 @@
+//! The two-phase switch from snapshot A to B.
+//!
+//! Invariant: every lookup that starts before [`View::switch_to`] swaps the pointer sees A, every one after it B, and nothing that the kernel
+//! cached from A outlives the swap. Nested mounts, working directories, open files and half-read listings go on.
+//!
+//! 1. Mark: from here on replies tell A with lifetime zero, and directories' attributes too, so that a listing the kernel caches meanwhile is
+//!    dropped when their mtime moves. Wait until no reply built before the mark is on its way.
+//! 2. Plan: walk both trees below the directories the kernel knows; equal ids prune whole sub-trees.
+//! 3. Tell: EXPIRE each changed name, invalidate attributes and listing of each changed directory. No handler waits meanwhile: the kernel
+//!    holds the parent directory's lock during a notification, and blocking a lookup then would deadlock.
+//! 4. Swap, in one step under the table's lock: this is the moment of the switch.
+//! 5. Clear the mark.
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use bstr::{BStr, ByteSlice};
+use gitmount_store::error::Result;
+use gitmount_store::ids::{CommitId, ObjectId};
+use gitmount_store::objects::{Entry, EntryKind, Tree};
+
+use super::{Snapshot, Switched, View, time_of};
+use crate::inode::{Carry, DirPlan, DirVersion, NodeId, RemovedDir, TablePlan, Time};
+
+/// Whom a switch tells about changes.
+pub trait Kernel {
+    /// The entry `name` of `parent` has to be looked up again; mounts below it stay.
+    fn expire(&self, parent: NodeId, name: &BStr);
+    /// Attributes and listing of `dir` have to be read again.
+    fn invalidate(&self, dir: NodeId);
+}
+
+impl View {
+    /// Switches to `commit` of the same repository. One switch at a time; a later one waits.
+    ///
+    /// # Errors
+    /// When the commit or a tree of it cannot be read, or has no directory at the view's path; the old snapshot is then served on.
+    pub fn switch_to(&self, commit: CommitId, kernel: &dyn Kernel) -> Result<Switched> {
+        let _one = self.switching.lock();
+        let began = Instant::now();
+        let old = self.current();
+        let info = self.objects.commit(commit)?;
+        let root = self.objects.tree_at(info.tree, &self.options.path)?;
+        let new = Snapshot { commit, root };
+        let mut changed = 0;
+        if root == old.root {
+            self.snapshot.store(Arc::new(new));
+        } else {
+            // Before the mark, so that nothing is read from the disk while replies go uncached.
+            let now = time_of(SystemTime::now());
+            Planner::new(self, now).walk(root)?;
+            changed = self.two_phases(new, now, kernel)?;
+        }
+        Ok(Switched { old: old.commit, new: commit, changed, took: began.elapsed() })
+    }
+
+    fn two_phases(&self, new: Snapshot, now: Time, kernel: &dyn Kernel) -> Result<usize> {
+        self.table.begin_switch();
+        self.gate.mark();
+        let done = (|| {
+            let mut planner = Planner::new(self, now);
+            planner.walk(new.root)?;
+            for (dir, name) in &planner.names {
+                kernel.expire(*dir, name.as_bstr());
+            }
+            for dir in &planner.listings {
+                kernel.invalidate(*dir);
+            }
+            let changed = planner.names.len();
+            let moves = std::mem::take(&mut planner.moves);
+            self.table.apply(planner.plan, |late, current, plan| {
+                Planner::late(self, now, late, current, moves, plan)?;
+                Ok(())
+            })?;
+            self.snapshot.store(Arc::new(new));
+            Ok(changed)
+        })();
+        if done.is_err() {
+            self.table.abort_switch();
+        }
+        self.gate.clear();
+        done
+    }
+}
+
+/// What becomes of a directory that was not loaded when its parent was planned.
+#[derive(Debug, Clone, Copy)]
+enum Move {
+    To(ObjectId),
+    Removed,
+}
+
+/// Collects what changes between two trees below the directories that are loaded.
+struct Planner<'a> {
+    view: &'a View,
+    now: Time,
+    plan: TablePlan,
+    names: Vec<(NodeId, bstr::BString)>,
+    listings: Vec<NodeId>,
+    /// Directories that change but are not loaded (yet).
+    moves: std::collections::HashMap<NodeId, Move>,
+}
+
+impl<'a> Planner<'a> {
+    fn new(view: &'a View, now: Time) -> Self {
+        Planner { view, now, plan: TablePlan::default(), names: vec![], listings: vec![], moves: Default::default() }
+    }
+
+    /// Plans everything below the root, which becomes `root`.
+    fn walk(&mut self, root: ObjectId) -> Result<()> {
+        let was = match self.view.table.locate(NodeId::ROOT) {
+            Some(crate::inode::Location::Root(_, time)) => time,
+            _ => self.now,
+        };
+        self.plan.root = Some((root, was.bump(self.now)));
+        self.listings.push(NodeId::ROOT);
+        self.run(vec![(NodeId::ROOT, Move::To(root))], &|node| self.view.table.dir(node))
+    }
+
+    /// Plans directories that were loaded while the switch was under way. Their replies had lifetime zero: nobody is told.
+    fn late(
+        view: &'a View,
+        now: Time,
+        late: &[NodeId],
+        current: &dyn Fn(NodeId) -> Option<Arc<DirVersion>>,
+        moves: std::collections::HashMap<NodeId, Move>,
+        plan: &mut TablePlan,
+    ) -> Result<()> {
+        let mut planner = Planner::new(view, now);
+        // A late directory was either on the planned frontier, or below another late one: starting at the frontier reaches both.
+        let start = late.iter().filter_map(|node| moves.get(node).map(|m| (*node, *m))).collect();
+        planner.run(start, current)?;
+        plan.dirs.append(&mut planner.plan.dirs);
+        plan.removed.append(&mut planner.plan.removed);
+        Ok(())
+    }
+
+    fn run(&mut self, mut work: Vec<(NodeId, Move)>, current: &dyn Fn(NodeId) -> Option<Arc<DirVersion>>) -> Result<()> {
+        while let Some((node, to)) = work.pop() {
+            let Some(old) = current(node) else {
+                self.moves.insert(node, to);
+                continue;
+            };
+            let before = self.view.tree(old.tree)?;
+            match to {
+                Move::Removed => {
+                    let entries: Vec<_> = before.entries().iter().map(|e| (e.kind, e.id)).collect();
+                    for (index, entry) in before.entries().iter().enumerate() {
+                        if entry.kind == EntryKind::Directory {
+                            work.push((old.entry(index).0, Move::Removed));
+                        }
+                    }
+                    self.plan.removed.push(RemovedDir { node, old, entries });
+                }
+                Move::To(tree) if tree == old.tree => {}
+                Move::To(tree) => {
+                    let after = self.view.tree(tree)?;
+                    self.diff(node, &old, &before, tree, &after, &mut work);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Plans one directory whose tree changes, and puts its changed sub-directories on `work`.
+    fn diff(&mut self, node: NodeId, old: &Arc<DirVersion>, before: &Tree, tree: ObjectId, after: &Tree, work: &mut Vec<(NodeId, Move)>) {
+        let mut entries = Vec::with_capacity(after.entries().len());
+        let mut gone = vec![];
+        let mut was = before.entries().iter().enumerate().peekable();
+        let leave = |planner: &mut Self, index: usize, entry: &Entry, work: &mut Vec<(NodeId, Move)>, gone: &mut Vec<_>| {
+            gone.push((index as u32, entry.kind, entry.id));
+            if entry.kind == EntryKind::Directory {
+                work.push((old.entry(index).0, Move::Removed));
+            }
+            if old.lookups(index) > 0 {
+                planner.names.push((node, entry.name.clone()));
+            }
+        };
+        for entry in after.entries() {
+            while let Some((index, removed)) = was.next_if(|(_, e)| e.name < entry.name) {
+                leave(self, index, removed, work, &mut gone);
+            }
+            let carry = match was.next_if(|(_, e)| e.name == entry.name) {
+                Some((index, same)) if same.id == entry.id && same.kind == entry.kind => {
+                    Carry::Keep { old: index as u32, time: old.entry(index).1 }
+                }
+                Some((index, dir)) if dir.kind == EntryKind::Directory && entry.kind == EntryKind::Directory => {
+                    let (child, time) = old.entry(index);
+                    work.push((child, Move::To(entry.id)));
+                    self.listings.push(child);
+                    Carry::Keep { old: index as u32, time: time.bump(self.now) }
+                }
+                Some((index, module)) if module.kind == EntryKind::Submodule && entry.kind == EntryKind::Submodule => {
+                    let (child, time) = old.entry(index);
+                    self.listings.push(child);
+                    Carry::Keep { old: index as u32, time: time.bump(self.now) }
+                }
+                Some((index, changed)) => {
+                    let time = old.entry(index).1.bump(self.now);
+                    leave(self, index, changed, work, &mut gone);
+                    Carry::Fresh(time)
+                }
+                None => {
+                    // The kernel may remember that there was none.
+                    self.names.push((node, entry.name.clone()));
+                    Carry::Fresh(self.now)
+                }
+            };
+            entries.push(carry);
+        }
+        for (index, removed) in was {
+            leave(self, index, removed, work, &mut gone);
+        }
+        self.plan.dirs.push(DirPlan { node, old: old.clone(), tree, entries, gone });
+    }
+}
