@@ -53,7 +53,18 @@ impl<'a> Bench<'a> {
         repos::check_out(&repos.tree, MAIN, &checkout)?;
         let daemon = GitDaemon::serve(&served)?;
         let http = HttpServer::plain(&served)?;
-        Ok(Bench { options, repos, daemon, http, checkout, ended: RefCell::default(), served, directories: Cell::new(0), root, _quiet: quiet })
+        Ok(Bench {
+            options,
+            repos,
+            daemon,
+            http,
+            checkout,
+            ended: RefCell::default(),
+            served,
+            directories: Cell::new(0),
+            root,
+            _quiet: quiet,
+        })
     }
 
     /// Runs per figure.

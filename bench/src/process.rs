@@ -50,8 +50,7 @@ pub(crate) fn run_and_report(command: &[OsString]) -> Result<ExitCode> {
     let wall = started.elapsed().as_secs_f64();
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
     let seconds = |t: nix::sys::time::TimeVal| t.tv_sec() as f64 + t.tv_usec() as f64 / 1e6;
-    let report =
-        Usage { peak: usage.max_rss() as f64 * 1024.0, cpu: seconds(usage.user_time()) + seconds(usage.system_time()), wall };
+    let report = Usage { peak: usage.max_rss() as f64 * 1024.0, cpu: seconds(usage.user_time()) + seconds(usage.system_time()), wall };
     println!("{}", serde_json::to_string(&report)?);
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -90,7 +90,7 @@ fn branch(name: &str) -> String {
 }
 
 fn change(import: &mut Import, name: &str, files: &[File], version: u64) -> Result<()> {
-    import.commit_from(&branch(name), "Changes", &format!("{}^0", branch(MAIN)))?;
+    import.commit_from(&branch(name), "Changes", &branch(MAIN))?;
     for file in files {
         let mode = if file.executable { Mode::Executable } else { Mode::File };
         import.entry(mode, file.path.as_bytes(), &edited(file.content(), version))?;

@@ -23,8 +23,7 @@ pub(crate) fn measure(bench: &Bench<'_>) -> Result<Vec<Row>> {
         // Once unmeasured: the checkout was just written, the mount was never read.
         time_shell(&bench.checkout, script)?;
         time_shell(mounted.path(), script)?;
-        let (plain, ours) =
-            in_turns(bench.runs(), |_| time_shell(&bench.checkout, script), |_| time_shell(mounted.path(), script))?;
+        let (plain, ours) = in_turns(bench.runs(), |_| time_shell(&bench.checkout, script), |_| time_shell(mounted.path(), script))?;
         rows.push(Row::compared(name, Unit::Seconds, ours, "checkout", plain, Limit::Ratio(1.05)));
     }
     let anonymous = Samples::one(memory(&account, "RssAnon")?);
