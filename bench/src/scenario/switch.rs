@@ -11,7 +11,6 @@ use gitmount_fsd::fuse::{Mount, MountOptions};
 use gitmount_fsd::view::{View, ViewOptions};
 use gitmount_store::ids::CommitId;
 use gitmount_store::local::LocalRepository;
-use gitmount_store::path::RepoPath;
 use gitmount_tests::git::{Repo, git};
 use gitmount_tests::run;
 
@@ -68,17 +67,7 @@ impl Served {
         let (target, spool_dir) = (bench.fresh("switched"), bench.fresh("spool"));
         std::fs::create_dir(&target)?;
         std::fs::create_dir(&spool_dir)?;
-        let options = ViewOptions {
-            path: RepoPath::default(),
-            ref_name: MAIN.to_owned(),
-            spool_dir,
-            spool_limit: 8 << 30,
-            spool_threshold: 8 << 20,
-            blob_cache: 16 << 20,
-            uid: 0,
-            gid: 0,
-        };
-        let view = View::new(repository.objects(), first, options)?;
+        let view = View::new(repository.objects(), first, ViewOptions::new(MAIN, spool_dir))?;
         let options = MountOptions { target: target.clone(), allow_other: false, source: "bench".to_owned(), threads: 4 };
         let mount = Mount::new(view, &options).context("the tree to switch could not be mounted")?;
         let changed_file = target.join(&bench.repos.changed_file);
