@@ -93,3 +93,6 @@ pub(crate) struct RemoteRef {
     pub(crate) peeled: Option<gix::ObjectId>,
     pub(crate) symref: Option<String>,
 }
+
+#[cfg(test)]
+mod tests;

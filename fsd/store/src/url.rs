@@ -302,8 +302,9 @@ fn parse_scp(text: &str) -> Parsed<RepoUrl> {
     if host.is_empty() {
         return Err(format!("has no host: {EXAMPLE}"));
     }
-    if path.starts_with("//") && Scheme::from_name(host).is_some() {
-        return Err(format!("has a malformed scheme: {EXAMPLE}"));
+    // A host may well be called "git", and hardly "https".
+    if path.starts_with('/') && userinfo.is_none() && Scheme::from_name(host).is_some_and(|scheme| scheme != Scheme::Git) {
+        return Err(format!("has a scheme that is not followed by \"://\": {EXAMPLE}"));
     }
     let user = userinfo.map(|info| check_userinfo(Scheme::Ssh, info)).transpose()?;
     let host = check_host(host)?;

@@ -33,7 +33,14 @@ impl<R: Read> Advertisement<R> {
         for _ in 0..4 {
             let mut packet = self.up_to(4)?;
             match pkt::length(&packet) {
-                Some(length) if length > 4 => packet.extend(self.up_to(length - 4)?),
+                Some(length) if length > 4 => {
+                    packet.extend(self.up_to(length - 4)?);
+                    if packet.len() < length {
+                        // Cut: whoever reads it is to see exactly that.
+                        self.ahead.extend(packet);
+                        return Ok(());
+                    }
+                }
                 Some(_) if !self.ahead.is_empty() => {
                     self.ahead.extend(packet);
                     continue;

@@ -25,8 +25,8 @@ pub(crate) fn classify(error: &(dyn Error + 'static), failure: &Mutex<Option<Sto
     let text = words(&chain);
     let (fault, what) = if let Some(fault) = disk(&chain) {
         (fault, format!("storing what was fetched from {url} failed: {text}"))
-    } else if let Some(said) = remote_words(&text) {
-        (said.0, format!("host of {url} says: {}", said.1))
+    } else if let Some((fault, said)) = remote_words(&chain) {
+        (fault, format!("host of {url} says: {said}"))
     } else if gix::error::classify(error).is_cancelled() {
         (Fault::Cancelled, format!("the fetch of {url} was cancelled"))
     } else if let Some(fault) = connection(&chain) {
@@ -76,8 +76,9 @@ pub(super) fn verdict(words: &str) -> Option<Fault> {
     }
 }
 
-fn remote_words(text: &str) -> Option<(Fault, String)> {
-    verdict(text).map(|fault| (fault, text.to_owned()))
+/// The innermost words that are a verdict: what is around them is gix's.
+fn remote_words(chain: &[&(dyn Error + 'static)]) -> Option<(Fault, String)> {
+    chain.iter().rev().map(|e| printable(&e.to_string(), 300)).find_map(|said| verdict(&said).map(|fault| (fault, said)))
 }
 
 /// An error with everything below it, outermost first; what an [`io::Error`] wraps is part of it.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use reqwest::header::RETRY_AFTER;
 use reqwest::{Response, StatusCode};
+use rustls::CertificateError;
 
 use super::super::failure::{chain, printable, root_cause};
 use super::super::wire::Wire;
@@ -87,9 +88,10 @@ pub(super) fn network_error(wire: &Wire, error: reqwest::Error) -> StoreError {
     let error = error.without_url();
     if let Some(tls) = chain(&error).into_iter().find_map(<dyn Error>::downcast_ref::<rustls::Error>) {
         let (fault, hint) = match tls {
-            rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented => {
-                (Fault::Refused, ": if the host has a private CA, give its certificate")
+            rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+                (Fault::Refused, ": if the host has a private CA, give that CA's certificate")
             }
+            rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented => (Fault::Refused, ""),
             _ => (Fault::Unreachable, ""),
         };
         let message = format!("host {} cannot be trusted: {}{hint}", wire.host, printable(&tls.to_string(), 200));

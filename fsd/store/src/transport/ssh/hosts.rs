@@ -21,6 +21,8 @@ pub(super) struct HostCheck {
     known: Known,
     /// Where the knowledge comes from, for messages.
     source: String,
+    /// The file with it, where it is one.
+    file: Option<String>,
     /// The directory of the file in which a first key is recorded.
     first_use: Option<PathBuf>,
 }
@@ -28,21 +30,22 @@ pub(super) struct HostCheck {
 impl HostCheck {
     /// Reads what is known of `host` at `port`. Files that do not exist know nothing.
     pub(super) fn load(keys: &HostKeys, state: &Path, host: &str, port: u16) -> Result<Self> {
-        let (hosts, source, first_use) = match keys {
-            HostKeys::Text(text) => (KnownHosts::parse(text), "the known_hosts that were given".to_owned(), None),
+        let (hosts, file, first_use) = match keys {
+            HostKeys::Text(text) => (KnownHosts::parse(text), None, None),
             HostKeys::Files(files) => {
                 let mut all = KnownHosts::default();
                 for file in files {
                     all.extend(read(file)?);
                 }
-                (all, files.first().map_or_else(|| "known_hosts".into(), |f| named(f)), None)
+                (all, files.first().map(|f| named(f)), None)
             }
             HostKeys::FirstUse => {
                 let file = state.join("known_hosts");
-                (read(&file)?, named(&file), Some(state.to_owned()))
+                (read(&file)?, Some(named(&file)), Some(state.to_owned()))
             }
         };
-        Ok(HostCheck { host: host.into(), port, known: hosts.lookup(host, port), source, first_use })
+        let source = file.clone().unwrap_or_else(|| "the known_hosts that were given".into());
+        Ok(HostCheck { host: host.into(), port, known: hosts.lookup(host, port), source, file, first_use })
     }
 
     /// Host key algorithms in the order to ask for: first what the host is known by, so that it shows a key that can be compared. (SHA-1
@@ -83,10 +86,16 @@ impl HostCheck {
         let print = format!("{} {}", key.algorithm().as_str(), key.fingerprint(HashAlg::Sha256));
         let message = match verdict {
             Verdict::Revoked => format!("host {place} shows a key ({print}) that is marked @revoked in {source}: do not use this host"),
-            Verdict::Changed => format!(
-                "host {place} shows another key ({print}) than {source} has for it, so somebody may be in between: \
-                 if the host has really changed its key, remove the old one with \"ssh-keygen -R '{place}' -f {source}\""
-            ),
+            Verdict::Changed => {
+                let remedy = match &self.file {
+                    Some(file) => format!("remove the old one with \"ssh-keygen -R '{place}' -f {file}\""),
+                    None => "replace the old one there".into(),
+                };
+                format!(
+                    "host {place} shows another key ({print}) than {source} has for it, so somebody may be in between: \
+                     if the host has really changed its key, {remedy}"
+                )
+            }
             Verdict::Unknown | Verdict::Match => format!(
                 "host {place} is not in {source}, so its key ({print}) cannot be checked: add it with \"ssh-keyscan -p {port} {host}\" after \
                  comparing the fingerprint"
