@@ -225,8 +225,8 @@ impl Objects {
         Ok(self.packed_header(pack, offset, 0)?.1)
     }
 
-    /// Lists the packs again: after removing some, so that they are not found any more.
-    pub(crate) fn forget_packs(&self) -> Result<()> {
+    /// Lists the packs again: after adding or removing some, so that [`Objects::contains_now`] is right about them.
+    pub(crate) fn relist(&self) -> Result<()> {
         self.database.refresh(&self.database.known()).map(|_| ())
     }
 

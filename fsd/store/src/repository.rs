@@ -122,14 +122,24 @@ impl Repository {
         shallow::read(&shallow::path(&self.git_dir))
     }
 
-    /// Replaces the boundary, reduced to what is in use. The repository's lock is held.
-    pub(crate) fn set_boundary(&self, boundary: &Boundary, more_tips: &[ObjectId]) -> Result<()> {
-        let mut tips = self.tips()?;
-        tips.extend_from_slice(more_tips);
-        let tidy = self.objects.load().tidy(&tips, boundary);
-        if tidy != self.boundary()? {
-            shallow::write(&shallow::path(&self.git_dir), &tidy)?;
-            self.complete.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    /// Adds to the boundary, and removes from it what has parents now. The repository's lock is held.
+    pub(crate) fn move_boundary(&self, add: &Boundary, remove: &Boundary) -> Result<()> {
+        let before = self.boundary()?;
+        let after: Boundary = before.difference(remove).chain(add).copied().collect();
+        if after != before {
+            shallow::write(&shallow::path(&self.git_dir), &after)?;
+            self.forget_complete();
+        }
+        Ok(())
+    }
+
+    /// Drops from the boundary what no fetched or pinned commit leads to any more. The repository's lock is held.
+    pub(crate) fn tidy_boundary(&self) -> Result<()> {
+        let before = self.boundary()?;
+        let after = self.objects.load().tidy(&self.tips()?, &before);
+        if after != before {
+            shallow::write(&shallow::path(&self.git_dir), &after)?;
+            self.forget_complete();
         }
         Ok(())
     }

@@ -68,6 +68,7 @@ impl Fetch<'_> {
 
     fn copy(&self, source: &Objects, id: ObjectId, commit: ObjectId, boundary: &shallow::Boundary) -> Result<Received> {
         let ours = self.repository.objects();
+        ours.relist()?;
         if source.header(commit)?.0 != gix::object::Kind::Commit {
             let message = format!("{:?} of {} leads to no commit", self.request.spec.to_string(), self.repository.url());
             return Err(StoreError::new(Fault::NotFound, message));

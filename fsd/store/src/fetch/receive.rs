@@ -32,7 +32,7 @@ impl Received {
             // Without its index a pack is no part of the repository.
             durable::remove(&pack.with_extension("idx"))?;
             durable::remove(pack)?;
-            repository.objects().forget_packs()?;
+            repository.objects().relist()?;
         }
         Ok(())
     }
@@ -47,6 +47,7 @@ impl Remote<'_> {
 
     fn receive_counted(&mut self, repository: &Repository, wants: &[ObjectId], depth: u32, counters: &Arc<Counters>) -> Result<Received> {
         let objects = repository.objects();
+        objects.relist()?;
         let boundary = repository.boundary()?;
         let tips: Vec<ObjectId> = repository.tips()?.into_iter().filter(|tip| objects.contains_now(tip)).collect();
         // gix writes the shallow file by itself, not durably and before we had a look: it gets a copy.
