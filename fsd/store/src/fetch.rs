@@ -268,7 +268,7 @@ impl Fetch<'_> {
         }
         let commit = CommitId::new(commit);
         self.record(commit, &cut, &joined)?;
-        Ok(Fetched { commit, ref_name, received: received.objects > 0 })
+        Ok(Fetched { commit, ref_name, received: received.any() })
     }
 
     /// Makes a commit that is there the one that is known for the ref. The cuts in its history come before the ref, and cuts that only the

@@ -117,6 +117,13 @@ impl Repository {
         Lock::take(&pin::lock_path(&self.git_dir)?, &AtomicBool::new(false))
     }
 
+    /// Replaces the boundary by a smaller one. Both locks are held.
+    pub(crate) fn shrink_boundary(&self, boundary: &Boundary) -> Result<()> {
+        shallow::write(&shallow::path(&self.git_dir), boundary)?;
+        self.forget_complete();
+        Ok(())
+    }
+
     /// Where its history is cut off.
     pub(crate) fn boundary(&self) -> Result<Boundary> {
         shallow::read(&shallow::path(&self.git_dir))
@@ -190,7 +197,7 @@ impl Repository {
         complete.push((commit, depth));
     }
 
-    pub(crate) fn forget_complete(&self) {
+    fn forget_complete(&self) {
         self.complete.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 

@@ -84,10 +84,9 @@ impl Fetch<'_> {
         let mut reached = source.reach(&[commit], limits)?;
         reached.ids.extend(tags(source, id)?);
         let wanted: Vec<ObjectId> = reached.ids.iter().copied().filter(|id| !ours.contains_now(id)).collect();
-        let new = monitor::watch(self.progress, |counters| {
+        let pack = monitor::watch(self.progress, |counters| {
             packing::copy(source, wanted, &self.repository.pack_dir(), &counters.pack, self.stop)
         })?;
-        let (pack, objects) = new.map_or((None, 0), |new| (new.path, new.objects));
         use gix::protocol::fetch::response::ShallowUpdate;
         let mut shallow: Vec<ShallowUpdate> = reached.cuts.iter().copied().map(ShallowUpdate::Shallow).collect();
         for id in &reached.ids {
@@ -98,7 +97,7 @@ impl Fetch<'_> {
                 shallow.push(ShallowUpdate::Unshallow(*id));
             }
         }
-        Ok(Received { pack, objects, shallow })
+        Ok(Received { pack, shallow })
     }
 }
 

@@ -112,7 +112,7 @@ impl Output {
         let path = self.dir.join(format!("pack-{sum}.pack"));
         let index_path = path.with_extension("idx");
         if path.exists() && index_path.exists() {
-            return Ok(NewPack { path: None, objects });
+            return Ok(NewPack { path, fresh: false, objects });
         }
         let mut index = BufWriter::with_capacity(64 << 10, temporary(&self.dir)?);
         index::write(&mut index, entries, sum, self.hash)?;
@@ -126,7 +126,7 @@ impl Output {
             // The pack's name is on the disk before the index's: an index without pack would be a broken repository.
             durable::sync_directory(&dir)?;
         }
-        Ok(NewPack { path: Some(path), objects })
+        Ok(NewPack { path, fresh: true, objects })
     }
 }
 
