@@ -24,8 +24,6 @@ mod negotiate;
 mod pick;
 mod receive;
 mod remote;
-#[cfg(test)]
-mod tests;
 
 use pick::{Target, pick};
 use receive::Received;
@@ -104,7 +102,7 @@ impl Fetch<'_> {
             return Ok(done);
         }
         if self.repository.url().scheme() == Scheme::File {
-            return self.from_disk();
+            return self.copy_from_disk();
         }
         if let Some(listed) = self.poll()? {
             let target = self.pick(&listed)?;

@@ -21,8 +21,6 @@ pub(crate) mod lock;
 mod pin;
 mod refs;
 pub(crate) mod shallow;
-#[cfg(test)]
-mod tests;
 
 use lock::Lock;
 pub use pin::Pin;

@@ -16,7 +16,7 @@ use super::receive::Received;
 
 impl Fetch<'_> {
     /// Fetches from the repository that the URL's path names.
-    pub(super) fn from_disk(&self) -> Result<Fetched> {
+    pub(super) fn copy_from_disk(&self) -> Result<Fetched> {
         let url = self.repository.url();
         let options = gix::open::Options::isolated().with(gix::sec::Trust::Full);
         let source = options.open(url.path()).map_err(|err| {

@@ -44,10 +44,13 @@ pub(crate) fn copy(
     output.keep(&mut entries).map(Some)
 }
 
+/// Offset and id.
 type Wanted = Vec<(u64, ObjectId)>;
 
-/// Where the objects are: by pack, and the loose ones.
-fn places(source: &Objects, ids: impl IntoIterator<Item = ObjectId>) -> Result<(Vec<(Arc<Pack>, Wanted)>, Vec<ObjectId>)> {
+/// What to copy out of each pack, and the loose objects.
+type Places = (Vec<(Arc<Pack>, Wanted)>, Vec<ObjectId>);
+
+fn places(source: &Objects, ids: impl IntoIterator<Item = ObjectId>) -> Result<Places> {
     let mut packs: Vec<(Arc<Pack>, Wanted)> = Vec::new();
     let mut loose = Vec::new();
     for id in ids {
