@@ -294,10 +294,8 @@ impl Objects {
             Ok(Some(ResolvedBase::OutOfPack { kind: kind.map_err(gix::Error::from_error)?, end: out.len() }))
         };
         match data.decode_entry(entry, out, &mut decoder.inflate, &resolve, &mut decoder.bases) {
-            Ok(outcome) => {
-                out.truncate(usize::try_from(outcome.object_size).unwrap_or(usize::MAX));
-                Ok(outcome.kind)
-            }
+            // Its `object_size` is the delta's size when the cache held the object itself; the length of `out` is right either way.
+            Ok(outcome) => Ok(outcome.kind),
             // A chain with a base far bigger than its result: not in memory.
             Err(err) if err.is_resource_exhausted() => {
                 out.clear();

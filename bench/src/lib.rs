@@ -1,1 +1,0 @@
-//! gitmount-bench

@@ -1,0 +1,50 @@
+//! `gitmount-bench`: what a mount costs, as ratios to a checkout, `git clone` and `git worktree add` measured in the same run.
+//!
+//! - [`options`]: the command line.
+//! - [`tree`], [`content`], [`random`]: a deterministic tree of realistic shape; [`repos`] writes it into repositories.
+//! - [`clock`]: timing commands in turns, medians, the kernel's caches; [`process`]: memory and CPU time of processes.
+//! - [`bench`]: what the scenarios share: servers, the checkout, directories that stay until the end.
+//! - [`scenario`]: one file per kind of work.
+//! - [`report`]: the table, as markdown and as JSON, with what each figure must not exceed.
+//!
+//! Directories are never deleted while something is still measured: ext4 creates files several times slower for minutes after a
+//! tree was deleted, which would fall on whoever is measured next.
+
+mod bench;
+mod clock;
+mod content;
+mod options;
+mod process;
+mod random;
+mod report;
+mod repos;
+mod scenario;
+mod tree;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+
+use bench::Bench;
+use options::{Options, Task};
+
+fn main() -> Result<ExitCode> {
+    let options = Options::parse();
+    if let Some(Task::Usage { command }) = &options.task {
+        return process::run_and_report(command);
+    }
+    let bench = Bench::prepare(&options)?;
+    let mut rows = Vec::new();
+    for (name, scenario) in scenario::ALL {
+        if options.runs_scenario(name) {
+            clock::say(&format!("measuring: {name}"));
+            rows.extend(scenario(&bench)?);
+        }
+    }
+    let report = report::Report::new(&options, rows);
+    print!("{}", report.markdown());
+    let path = report.write_json(&options.out)?;
+    clock::say(&format!("written: {}", path.display()));
+    Ok(ExitCode::SUCCESS)
+}
