@@ -3,13 +3,13 @@
 //! Promises: what is answered about a node never changes while the kernel knows it; a broken object fails its own entry and nothing else;
 //! a whole big blob is never in memory; no answer waits for the network.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bstr::{BStr, BString, ByteSlice, ByteVec};
+use gitmount_store::StoreError;
 use gitmount_store::error::Fault;
 use gitmount_store::ids::ObjectId;
 use gitmount_store::objects::EntryKind;
-use gitmount_store::{StoreError, error};
 use parking_lot::Mutex;
 
 use crate::inode::{DirVersion, Location, NodeId, Time};
@@ -17,9 +17,11 @@ use crate::view::{Node, View};
 
 pub mod blobs;
 pub mod listing;
+pub mod prefetch;
 pub mod spool;
 
 use blobs::Blobs;
+use prefetch::{PageCache, Prefetch};
 use spool::Spool;
 
 /// Why an answer is an error.
@@ -104,7 +106,8 @@ const ATTEMPTS: usize = 64;
 #[derive(Debug)]
 pub struct FileSystem {
     view: Arc<View>,
-    blobs: Blobs,
+    blobs: Arc<Blobs>,
+    prefetch: OnceLock<Arc<Prefetch>>,
     spool: Spool,
     usage: Mutex<Option<(ObjectId, Usage)>>,
 }
@@ -114,7 +117,8 @@ impl FileSystem {
     pub fn new(view: Arc<View>) -> Self {
         let options = view.options();
         FileSystem {
-            blobs: Blobs::new(view.objects().clone(), options.blob_cache),
+            blobs: Arc::new(Blobs::new(view.objects().clone(), options.blob_cache)),
+            prefetch: OnceLock::new(),
             spool: Spool::new(view.objects().clone(), options.spool_dir.clone(), options.spool_limit),
             usage: Mutex::new(None),
             view,
@@ -124,6 +128,20 @@ impl FileSystem {
     /// The view.
     pub fn view(&self) -> &Arc<View> {
         &self.view
+    }
+
+    /// From now on files are put into `cache` ahead of a reader that walks the tree.
+    pub fn prefetch_into(&self, cache: Arc<dyn PageCache>) {
+        self.prefetch.get_or_init(|| Arc::new(Prefetch::new(self.view.clone(), self.blobs.clone(), cache)));
+    }
+
+    /// Tells the prefetcher which file a reader asks for.
+    fn asked(&self, node: &Node) {
+        if let (Some(prefetch), Location::Entry { dir, version, index }) = (self.prefetch.get(), &node.location)
+            && let Ok(tree) = self.view.tree(version.tree)
+        {
+            prefetch.asked(*dir, *index, tree.entries());
+        }
     }
 
     fn node(&self, id: NodeId) -> Result<Node> {
@@ -204,7 +222,12 @@ impl FileSystem {
     pub fn read(&self, id: NodeId, offset: u64, size: u32, done: impl FnOnce(Result<&[u8]>) + Send + 'static) {
         let object = match self.node(id) {
             Ok(node) if is_dir(node.kind) => return done(Err(FsError::IsDirectory)),
-            Ok(node) => node.object,
+            Ok(node) => {
+                if offset == 0 {
+                    self.asked(&node);
+                }
+                node.object
+            }
             Err(error) => return done(Err(error)),
         };
         let total = match self.view.objects().blob_size(object) {
@@ -215,7 +238,7 @@ impl FileSystem {
             return self.spool.read(object, total, offset, size, Box::new(done));
         }
         let whole = offset == 0 && u64::from(size) >= total;
-        let blob = if whole { self.view.objects().blob(object).map(Arc::new) } else { self.blobs.get(object) };
+        let blob = if whole { self.blobs.share(object) } else { self.blobs.get(object) };
         match blob {
             Ok(blob) => {
                 let from = usize::try_from(offset).unwrap_or(usize::MAX).min(blob.len());
@@ -272,6 +295,6 @@ impl FileSystem {
 }
 
 /// A disk-full error of the store as the file system's own, everything else as it is.
-fn disk(error: error::StoreError) -> FsError {
+fn disk(error: StoreError) -> FsError {
     if error.fault() == Fault::Disk { FsError::NoSpace } else { FsError::Store(error) }
 }

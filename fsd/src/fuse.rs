@@ -52,7 +52,7 @@ const READ_AHEAD_KIB: u32 = 1024;
 pub struct Mount {
     fs: Arc<FileSystem>,
     target: PathBuf,
-    notifier: Notifier,
+    notifier: Arc<Notifier>,
     requests: Arc<Requests>,
     finished: Arc<(Mutex<bool>, Condvar)>,
 }
@@ -68,7 +68,8 @@ impl Mount {
         let adapter = Adapter::new(fs.clone(), requests.clone(), options.allow_other);
         let features = adapter.features();
         let session = Session::new(adapter, &options.target, &config(options))?;
-        let notifier = Notifier::new(session.as_fd().try_clone_to_owned()?, features);
+        let notifier = Arc::new(Notifier::new(session.as_fd().try_clone_to_owned()?, features));
+        fs.prefetch_into(notifier.clone());
         let finished = Arc::new((Mutex::new(false), Condvar::new()));
         thread::Builder::new().name("fuse".into()).spawn({
             let finished = finished.clone();
@@ -89,7 +90,7 @@ impl Mount {
     /// # Errors
     /// As [`View::switch_to`]; the old commit is then served on.
     pub fn switch(&self, commit: CommitId) -> gitmount_store::error::Result<Switched> {
-        self.fs.view().switch_to(commit, &self.notifier)
+        self.fs.view().switch_to(commit, &*self.notifier)
     }
 
     /// The view.

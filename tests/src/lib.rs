@@ -1,1 +1,19 @@
-//! gitmount-tests
+//! What the tests across components share: git repositories, git servers, mounts, and comparisons. One copy of each helper lives here;
+//! the tests are in `tests/`, one file per behaviour.
+//!
+//! - [`run`]: a command with a deadline, in an environment that inherits nothing from the person who runs the tests.
+//! - [`scratch`]: temporary directories, the directory that is shared by all test binaries, and locks between them.
+//! - [`git`]: the git command line, isolated and with fixed dates; [`import`] writes commits of any bytes by `git fast-import`.
+//! - [`fixtures`]: the repositories that are mounted.
+//! - [`servers`]: `git http-backend` behind HTTP(S) with faults, `git daemon`, OpenSSH's `sshd`.
+//! - [`mount`]: the `gitmount` command, run for an account of the test's own.
+//! - [`compare`]: a directory against what git says of a commit.
+
+pub mod compare;
+pub mod fixtures;
+pub mod git;
+pub mod import;
+pub mod mount;
+pub mod run;
+pub mod scratch;
+pub mod servers;

@@ -56,6 +56,13 @@ impl FileSystem {
         }
         let mut link = plus && Arc::ptr_eq(&version, &current);
         let from = position.saturating_sub(DOTS) as usize;
+        if link
+            && from >= tree.entries().len()
+            && let Some(prefetch) = self.prefetch.get()
+        {
+            // The end is asked for when everything before it has been linked.
+            prefetch.listed(dir);
+        }
         for (index, entry) in tree.entries().iter().enumerate().skip(from) {
             let (node, time) = version.entry(index);
             // A broken object is told when its own entry is asked for; the listing goes on.

@@ -271,6 +271,8 @@ fn no_spool(error: io::Error) -> FsError {
     tracing::warn!(%error, "the spool for big files cannot be written");
     match error.raw_os_error() {
         Some(code) if code == nix::errno::Errno::ENOSPC as i32 || code == nix::errno::Errno::EDQUOT as i32 => FsError::NoSpace,
-        _ => gitmount_store::StoreError::new(gitmount_store::Fault::Disk, "the spool for big files cannot be written").caused_by(error).into(),
+        _ => gitmount_store::StoreError::new(gitmount_store::Fault::Disk, "the spool for big files cannot be written")
+            .caused_by(error)
+            .into(),
     }
 }

@@ -185,17 +185,7 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn read(
-        &self,
-        _: &Request,
-        ino: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        size: u32,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
+    fn read(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, size: u32, _: OpenFlags, _: Option<LockOwner>, reply: ReplyData) {
         self.requests.add(Operation::Read);
         self.fs.read(node(ino), offset, size, move |result| match result {
             Ok(data) => reply.data(data),

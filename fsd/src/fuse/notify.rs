@@ -1,7 +1,8 @@
 //! Notifications to the kernel, written straight to the descriptor: the library's notifier does not know `FUSE_EXPIRE_ONLY`.
 //!
-//! Message layouts: `struct fuse_out_header`, `fuse_notify_inval_entry_out`, `fuse_notify_inval_inode_out` of linux/fuse.h.
+//! Message layouts: `struct fuse_out_header`, `fuse_notify_inval_entry_out`, `fuse_notify_inval_inode_out`, `fuse_notify_store_out` of linux/fuse.h.
 
+use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,13 +10,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bstr::BStr;
 use nix::errno::Errno;
 
+use crate::fs::prefetch::PageCache;
 use crate::inode::NodeId;
 use crate::view::switch::Kernel;
 
 const FUSE_NOTIFY_INVAL_INODE: i32 = 2;
 const FUSE_NOTIFY_INVAL_ENTRY: i32 = 3;
+const FUSE_NOTIFY_STORE: i32 = 4;
 const FUSE_EXPIRE_ONLY: u32 = 1;
 const HEADER: usize = 16;
+const STORE_OUT: u32 = 24;
 
 /// What the kernel offered at INIT.
 #[derive(Debug, Default)]
@@ -54,6 +58,17 @@ impl Notifier {
             Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ENOTEMPTY | Errno::ENODEV | Errno::ENOTCONN) => {}
             Err(error) => tracing::warn!(code, %error, "the kernel refused a notification"),
         }
+    }
+}
+
+impl PageCache for Notifier {
+    fn store(&self, node: NodeId, data: &[u8]) -> bool {
+        let Ok(size) = u32::try_from(data.len()) else { return false };
+        let head = (HEADER as u32 + STORE_OUT).saturating_add(size).to_ne_bytes();
+        let code = FUSE_NOTIFY_STORE.to_ne_bytes();
+        let (unique, offset, padding) = (0u64.to_ne_bytes(), 0u64.to_ne_bytes(), 0u32.to_ne_bytes());
+        let parts: [&[u8]; 8] = [&head, &code, &unique, &node.0.to_ne_bytes(), &offset, &size.to_ne_bytes(), &padding, data];
+        nix::sys::uio::writev(&self.device, &parts.map(IoSlice::new)).is_ok()
     }
 }
 

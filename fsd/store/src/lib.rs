@@ -4,6 +4,7 @@
 //!
 //! - [`url`], [`refspec`], [`ids`], [`path`]: the names that come from outside, parsed once at the border.
 //! - [`credential`]: secrets and how they are offered to a host; they print redacted and live in memory only.
+//! - [`known_hosts`]: which keys SSH hosts may show.
 //! - [`store`]: the directory of repositories; [`repository`]: one bare repository, its refs and pins.
 //! - [`fetch`]: resolve a ref at the remote and bring its objects; `transport`: the wire below it.
 //! - [`local`]: a repository of the user's on the local disk, opened read-only.
@@ -16,6 +17,7 @@ pub mod credential;
 pub mod error;
 pub mod fetch;
 pub mod ids;
+pub mod known_hosts;
 pub mod local;
 pub mod maintenance;
 pub mod objects;

@@ -1,7 +1,8 @@
-//! The wire below a fetch: HTTP over reqwest, SSH over russh, plain TCP for `git://`, and a local upload-pack-free path for `file://`.
+//! The wire below a fetch: HTTP over reqwest, SSH over russh, and plain TCP for `git://`. (`file://` has no wire: the fetch reads the other
+//! repository itself.)
 //!
 //! Every transport can be cancelled within 100 ms, ends by its idle limit, and leaves its first failure, typed, in
-//! [`Connection::failure`], since gix's own error loses it.
+//! [`Connection::failure`], since gix's own error loses it: [`classify`] puts the two together.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -10,20 +11,33 @@ use std::time::Duration;
 use gix::protocol::transport::client::blocking_io::Transport;
 
 use crate::credential::Auth;
-use crate::error::{Result, StoreError};
-use crate::url::RepoUrl;
+use crate::error::{Fault, Result, StoreError};
+use crate::url::{RepoUrl, Scheme};
+
+mod advertisement;
+mod failure;
+mod git;
+mod http;
+mod pkt;
+mod ssh;
+mod wire;
+
+pub(crate) use failure::classify;
+
+/// What is told to hosts about the program.
+const AGENT: &str = concat!("gitmount/", env!("CARGO_PKG_VERSION"));
 
 /// Limits and ways of the network, the same for every transport.
 #[derive(Debug, Clone)]
-pub struct NetOptions {
+pub(crate) struct NetOptions {
     /// No byte for this long ends the fetch.
-    pub idle: Duration,
+    pub(crate) idle: Duration,
     /// Connecting (TCP, TLS, SSH handshake and login) takes at most this long.
-    pub connect: Duration,
+    pub(crate) connect: Duration,
     /// Use `https_proxy`, `no_proxy` … from the environment (the CLI does, the daemon does not).
-    pub proxy_from_env: bool,
+    pub(crate) proxy_from_env: bool,
     /// Directory for `known_hosts` of [`crate::credential::HostKeys::FirstUse`].
-    pub state: std::path::PathBuf,
+    pub(crate) state: std::path::PathBuf,
 }
 
 /// An open transport, ready for gix's handshake.
@@ -34,17 +48,30 @@ pub(crate) struct Connection {
     pub(crate) failure: Arc<Mutex<Option<StoreError>>>,
 }
 
-/// Connects to the host of `url` for `git-upload-pack`.
+/// Connects to the host of `url` for `git-upload-pack`. All logging in is done here, also for HTTP: gix is never to be given credentials.
+///
+/// # Errors
+/// What the host, the network or `auth` make impossible; [`Fault::Usage`] for `file`, which has no transport.
 pub(crate) fn connect(url: &RepoUrl, auth: &Auth, net: &NetOptions, stop: &Arc<AtomicBool>) -> Result<Connection> {
-    let _ = (url, auth, net, stop);
-    todo!()
+    let wire = wire::Wire::new(url, net, stop);
+    match url.scheme() {
+        Scheme::Https | Scheme::Http => http::connect(url, auth, net, wire),
+        Scheme::Ssh => ssh::connect(url, &auth.ssh, net, wire),
+        Scheme::Git => git::connect(url, wire),
+        Scheme::File => {
+            Err(StoreError::new(Fault::Usage, format!("url {:?} is local and is not read through a transport", url.to_string())))
+        }
+    }
 }
 
 /// Asks for the refs below `prefixes` in exactly one HTTP request, without a handshake: possible for `http(s)` once a handshake of this
 /// process has shown that the host speaks protocol V2. `Ok(None)` when it is not possible; the caller then connects as usual.
 ///
-/// Gives (full name, object id, peeled id for annotated tags, symref target) as V2 `ls-refs` sends them.
-#[allow(clippy::type_complexity)]
+/// Gives every ref as V2 `ls-refs` sends it, with what its tag peels to and where a symbolic ref points. A prefix matches as the host
+/// matches it: `refs/heads/main` also gives `refs/heads/main2`.
+///
+/// # Errors
+/// Only such as a connection would meet as well: the host does not answer or asks to wait, refuses the login, or the call was cancelled.
 pub(crate) fn ls_refs_once(
     url: &RepoUrl,
     auth: &Auth,
@@ -52,8 +79,10 @@ pub(crate) fn ls_refs_once(
     stop: &Arc<AtomicBool>,
     prefixes: &[String],
 ) -> Result<Option<Vec<RemoteRef>>> {
-    let _ = (url, auth, net, stop, prefixes);
-    Ok(None)
+    match url.scheme() {
+        Scheme::Https | Scheme::Http => http::ls_refs_once(url, auth, net, wire::Wire::new(url, net, stop), prefixes),
+        _ => Ok(None),
+    }
 }
 
 /// One ref as the host lists it.
@@ -64,3 +93,6 @@ pub(crate) struct RemoteRef {
     pub(crate) peeled: Option<gix::ObjectId>,
     pub(crate) symref: Option<String>,
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,216 @@
+//! The command line: commands, options and their help. Values with rules of their own are taken as text and checked by who uses them,
+//! so that every refusal is a sentence of ours.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+/// What `--help` ends with.
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  something else failed (disk, broken data, a bug)
+  2  wrong usage: an option, a URL, the mount point
+  3  not found: repository, ref, path or mount
+  4  refused: credential, host key or certificate
+  5  the host does not answer
+  130  interrupted";
+
+/// The whole command line.
+#[derive(Debug, Parser)]
+#[command(name = "gitmount", version, about = "Mount git repositories as read-only file systems", disable_help_subcommand = true)]
+#[command(after_help = EXIT_CODES, max_term_width = 100, subcommand_required = true, arg_required_else_help = false)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Mount a repository's tree on an empty directory
+    #[command(after_help = "\
+Examples:
+  gitmount mount https://github.com/git/git /mnt/git
+  gitmount mount --ref v2.43.0 --path Documentation https://github.com/git/git /mnt/docs
+  gitmount mount git@example.com:team/app.git ~/app --pull 30s
+  gitmount mount . /mnt/yesterday --ref 'main@{yesterday}'
+
+A local path is served from that repository itself, follows its refs at once, and --ref takes any revision that git takes.
+The command returns when the tree is served; the mount lasts until `gitmount unmount DIR`.")]
+    Mount(MountArgs),
+    /// Unmount a tree
+    #[command(after_help = "\
+Examples:
+  gitmount unmount /mnt/git
+  gitmount unmount --lazy /mnt/git     # although files are open there")]
+    Unmount(UnmountArgs),
+    /// Fetch now and show what is new
+    #[command(after_help = "\
+Example:
+  gitmount pull /mnt/git
+
+Prints the commits before and after as OLD..NEW, or that nothing changed.")]
+    Pull(PullArgs),
+    /// Show what is mounted, at which commit, and how its fetches go
+    #[command(after_help = "\
+Examples:
+  gitmount status
+  gitmount status --output json /mnt/git
+
+States: ok; stale (the host did not answer at the start); failing (the last fetch failed); gone (the ref or repository
+disappeared); detached (unmounted lazily, still in use); dead (the process of the mount died: unmount it).")]
+    Status(StatusArgs),
+    /// Check every stored object of a repository against its id
+    #[command(after_help = "\
+Examples:
+  gitmount verify https://github.com/git/git
+  gitmount verify /mnt/git")]
+    Verify(VerifyArgs),
+    /// Remove what no mount needs from the store
+    #[command(after_help = "\
+Examples:
+  gitmount gc
+  gitmount gc https://github.com/git/git")]
+    Gc(GcArgs),
+    /// Print a completion script for a shell
+    #[command(after_help = "\
+Example:
+  gitmount completions bash > ~/.local/share/bash-completion/completions/gitmount")]
+    Completions(CompletionsArgs),
+}
+
+/// Where the store is.
+#[derive(Debug, Args)]
+pub struct StoreArg {
+    /// Directory of fetched repositories [default: $XDG_CACHE_HOME/gitmount or ~/.cache/gitmount]
+    #[arg(long, value_name = "DIR", env = "GITMOUNT_STORE", hide_env_values = true)]
+    pub store: Option<PathBuf>,
+}
+
+/// `gitmount mount`.
+#[derive(Debug, Args)]
+pub struct MountArgs {
+    /// URL (https://, ssh://, user@host:path, git://), or the path of a local repository: what exists, or begins with . or /
+    #[arg(value_name = "URL|PATH")]
+    pub source: OsString,
+    /// An empty directory
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Branch, tag, HEAD, full ref name or full commit id; any revision for a local repository
+    #[arg(long = "ref", value_name = "REF", default_value = "HEAD")]
+    pub reference: String,
+    /// Sub-directory of the repository that becomes the root of the mount
+    #[arg(long, value_name = "PATH", default_value = "")]
+    pub path: OsString,
+    /// How often to look for news: a duration such as 30s, 5m, 1h30m, or never
+    #[arg(long, value_name = "INTERVAL", default_value = "5m")]
+    pub pull: String,
+    /// Commits of history to fetch; 0 for all
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub depth: String,
+    /// What to do when the host does not answer: refuse, or serve the last known commit
+    #[arg(long, value_enum, value_name = "MODE", default_value = "refuse")]
+    pub offline: OfflineArg,
+    /// Where fetched repositories are kept.
+    #[command(flatten)]
+    pub store: StoreArg,
+    /// Allow http:// URLs, which nothing protects on their way
+    #[arg(long)]
+    pub allow_http: bool,
+    /// Allow file:// URLs
+    #[arg(long)]
+    pub allow_file: bool,
+    /// Let other users read the mount (needs user_allow_other in /etc/fuse.conf)
+    #[arg(long)]
+    pub allow_other: bool,
+    /// Stay in the foreground and log to stderr ($GITMOUNT_LOG sets the level)
+    #[arg(short, long)]
+    pub foreground: bool,
+    /// Set by the foreground process when it starts the one in the background.
+    #[arg(long, hide = true, conflicts_with = "foreground")]
+    pub background_child: bool,
+}
+
+/// `--offline`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OfflineArg {
+    /// Do not mount
+    #[value(name = "refuse")]
+    Refuse,
+    /// Serve the last known commit
+    #[value(name = "allowStale")]
+    AllowStale,
+}
+
+/// `gitmount unmount`.
+#[derive(Debug, Args)]
+pub struct UnmountArgs {
+    /// The mount point
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Detach now although files are open; the mount ends with its last user
+    #[arg(short, long)]
+    pub lazy: bool,
+}
+
+/// `gitmount pull`.
+#[derive(Debug, Args)]
+pub struct PullArgs {
+    /// The mount point
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+}
+
+/// `gitmount status`.
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// Only this mount
+    #[arg(value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// How to print
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "table")]
+    pub output: OutputArg,
+}
+
+/// `--output`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OutputArg {
+    /// Columns for people
+    Table,
+    /// A list of objects for scripts
+    Json,
+}
+
+/// `gitmount verify`.
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    /// URL of a fetched repository, or a mount point
+    #[arg(value_name = "URL|DIR")]
+    pub what: OsString,
+    /// Where fetched repositories are kept.
+    #[command(flatten)]
+    pub store: StoreArg,
+}
+
+/// `gitmount gc`.
+#[derive(Debug, Args)]
+pub struct GcArgs {
+    /// URL of a fetched repository [default: all]
+    #[arg(value_name = "URL")]
+    pub url: Option<String>,
+    /// Where fetched repositories are kept.
+    #[command(flatten)]
+    pub store: StoreArg,
+}
+
+/// `gitmount completions`.
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: Shell,
+}

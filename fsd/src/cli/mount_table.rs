@@ -1,0 +1,145 @@
+//! The kernel's table of mounts, and what a directory is as a place to mount on.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use super::exit::{CliError, Result};
+
+/// What `/proc/self/mountinfo` calls our mounts.
+pub const FS_TYPE: &str = "fuse.gitmount";
+
+/// One line of the table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountPoint {
+    /// Where, absolute.
+    pub target: PathBuf,
+    /// What: the repository, as the mount's process named it.
+    pub source: String,
+}
+
+/// The mounts of type [`FS_TYPE`] in this mount namespace.
+pub fn gitmounts() -> Result<Vec<MountPoint>> {
+    let table = std::fs::read("/proc/self/mountinfo").map_err(|e| CliError::other(format!("/proc/self/mountinfo cannot be read ({e})")))?;
+    Ok(parse(&table))
+}
+
+fn parse(table: &[u8]) -> Vec<MountPoint> {
+    table.split(|b| *b == b'\n').filter_map(parse_line).collect()
+}
+
+/// `36 35 98:0 /root /mount/point options optional… - type source super`, see proc_pid_mountinfo(5).
+fn parse_line(line: &[u8]) -> Option<MountPoint> {
+    let mut fields = line.split(|b| *b == b' ');
+    let point = fields.nth(4)?;
+    let mut fields = fields.skip_while(|f| *f != b"-").skip(1);
+    let (kind, source) = (fields.next()?, fields.next()?);
+    (kind == FS_TYPE.as_bytes()).then(|| MountPoint {
+        target: PathBuf::from(OsString::from_vec(unescape(point))),
+        source: String::from_utf8_lossy(&unescape(source)).into_owned(),
+    })
+}
+
+/// Undoes the kernel's octal escapes of space, tab, newline and backslash.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, tail)) = rest.split_first() {
+        let octal = tail.get(..3).filter(|d| byte == b'\\' && d.iter().all(|b| (b'0'..=b'7').contains(b)));
+        if let Some(digits) = octal {
+            out.push(digits.iter().fold(0u8, |n, d| n.wrapping_mul(8).wrapping_add(d - b'0')));
+            rest = &tail[3..];
+        } else {
+            out.push(byte);
+            rest = tail;
+        }
+    }
+    out
+}
+
+/// The absolute name of a mount point, as the kernel's table has it; also of one whose process died, which cannot be looked into.
+pub fn absolute(dir: &Path) -> Result<PathBuf> {
+    match dir.canonicalize() {
+        Ok(path) => Ok(path),
+        Err(error) => {
+            let whole = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+            let dead = error.raw_os_error() == Some(nix::libc::ENOTCONN);
+            match (dead, whole.parent().and_then(|p| p.canonicalize().ok()), whole.file_name()) {
+                (true, Some(parent), Some(name)) => Ok(parent.join(name)),
+                _ if error.kind() == std::io::ErrorKind::NotFound => {
+                    let shown = dir.display();
+                    Err(CliError::usage(format!("{shown} does not exist: give an empty directory (`mkdir {shown}` makes one)")))
+                }
+                _ => Err(CliError::usage(format!("{} cannot be reached ({error}): give an empty directory of your own", dir.display()))),
+            }
+        }
+    }
+}
+
+/// Checks that `target` (absolute) is an empty directory on which nothing of ours is mounted.
+pub fn check_target(target: &Path) -> Result<()> {
+    let shown = target.display();
+    if gitmounts()?.iter().any(|m| m.target == target) {
+        return Err(CliError::usage(format!("{shown} is already a gitmount mount: unmount it first with `gitmount unmount {shown}`")));
+    }
+    let meta = std::fs::metadata(target)
+        .map_err(|e| CliError::usage(format!("{shown} cannot be looked into ({e}): give an empty directory of your own")))?;
+    if !meta.is_dir() {
+        return Err(CliError::usage(format!("{shown} is not a directory: give an empty directory")));
+    }
+    let mut entries = std::fs::read_dir(target)
+        .map_err(|e| CliError::usage(format!("{shown} cannot be listed ({e}): give an empty directory of your own")))?;
+    if entries.next().is_some() {
+        return Err(CliError::usage(format!("{shown} is not empty: give an empty directory, so that the mount hides nothing")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_our_mounts_and_unescapes_their_names() {
+        let table = b"22 1 254:1 / / rw,relatime - ext4 /dev/vda1 rw\n\
+            96 22 0:50 / /mnt/a\\040b\\134c rw,nosuid shared:5 master:1 - fuse.gitmount https://example.com/a.git ro,user_id=0\n\
+            97 22 0:51 / /mnt/other rw - fuse.sshfs host: rw\n\
+            98 22 0:52 / /mnt/\xff ro - fuse.gitmount /src ro\n\
+            torn line";
+        let mount = |target: &[u8], source: &str| MountPoint { target: OsString::from_vec(target.to_vec()).into(), source: source.into() };
+        assert_eq!(parse(table), [mount(b"/mnt/a b\\c", "https://example.com/a.git"), mount(b"/mnt/\xff", "/src")]);
+    }
+
+    #[test]
+    fn an_unfinished_escape_stays_as_it_is() {
+        assert_eq!(unescape(b"a\\04"), b"a\\04");
+        assert_eq!(unescape(b"a\\x40\\"), b"a\\x40\\");
+    }
+
+    #[test]
+    fn each_unfit_target_has_its_own_sentence() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, "x").unwrap();
+        let cases = [
+            (absolute(&dir.path().join("missing")).unwrap_err(), "does not exist"),
+            (check_target(&file).unwrap_err(), "is not a directory"),
+            (check_target(dir.path()).unwrap_err(), "is not empty"),
+        ];
+        for (error, what) in cases {
+            assert!(error.code == 2 && error.message.contains(what), "{error:?}");
+        }
+        let empty = dir.path().join("empty");
+        std::fs::create_dir(&empty).unwrap();
+        check_target(&empty).unwrap();
+    }
+
+    #[test]
+    fn names_are_absolute_and_without_links() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = dir.path().canonicalize().unwrap().join("real");
+        std::fs::create_dir(&real).unwrap();
+        std::os::unix::fs::symlink(&real, dir.path().join("link")).unwrap();
+        assert_eq!(absolute(&dir.path().join("link/../link")).unwrap(), real);
+    }
+}

@@ -1,0 +1,90 @@
+//! The mounts of this user: which process serves a mount point, and mounts whose process died.
+
+use std::path::{Path, PathBuf};
+
+use gitmount_proto::fsd::v1 as proto;
+use gitmount_proto::socket::ConnectError;
+
+use super::exit::{CliError, Result};
+use super::mount_table::{self, MountPoint};
+use crate::control::client::Client;
+use crate::control::runtime::RuntimeDir;
+
+/// What is found at a mount point.
+pub enum Found {
+    /// A process serves it.
+    Live(Client),
+    /// The process died; the mount is still in the kernel's table.
+    Dead,
+}
+
+/// One view of a live process, or a mount whose process died.
+#[derive(Debug, Clone)]
+pub enum Entry {
+    /// A process says so.
+    Live {
+        /// Its process id.
+        pid: u32,
+        /// The view.
+        view: proto::View,
+    },
+    /// The kernel says so.
+    Dead(MountPoint),
+}
+
+/// The absolute name of a mount point that was asked for.
+pub fn target(dir: &Path) -> Result<PathBuf> {
+    mount_table::absolute(dir).map_err(|_| no_mount(dir))
+}
+
+/// Who serves `target`.
+pub fn find(target: &Path) -> Result<Found> {
+    match Client::connect(&RuntimeDir::open()?.socket(target)) {
+        Ok(client) => Ok(Found::Live(client)),
+        Err(ConnectError::Dead(_) | ConnectError::Missing(_)) => {
+            if mount_table::gitmounts()?.iter().any(|m| m.target == target) {
+                return Ok(Found::Dead);
+            }
+            Err(no_mount(target))
+        }
+        Err(error) => Err(CliError::other(error.to_string())),
+    }
+}
+
+/// A live process that serves `target`.
+pub fn live(target: &Path) -> Result<Client> {
+    match find(target)? {
+        Found::Live(client) => Ok(client),
+        Found::Dead => {
+            let shown = target.display();
+            Err(CliError::other(format!(
+                "no process that you may talk to serves {shown}: if it died, unmount it with `gitmount unmount {shown}` and mount it again"
+            )))
+        }
+    }
+}
+
+/// All mounts of this runtime directory. Leftovers of dead processes whose mount is gone are removed on the way.
+pub fn all() -> Result<Vec<Entry>> {
+    let runtime = RuntimeDir::open()?;
+    let mut entries = Vec::new();
+    for socket in runtime.sockets()? {
+        match Client::connect(&socket) {
+            Ok(mut client) => {
+                let status = client.status()?;
+                entries.extend(status.views.into_iter().map(|view| Entry::Live { pid: status.pid, view }));
+            }
+            Err(ConnectError::Missing(_)) => {}
+            Err(ConnectError::Dead(_)) => match mount_table::gitmounts()?.into_iter().find(|m| runtime.socket(&m.target) == socket) {
+                Some(mount) => entries.push(Entry::Dead(mount)),
+                None => runtime.lock()?.remove_dead(&socket),
+            },
+            Err(error) => return Err(CliError::other(error.to_string())),
+        }
+    }
+    Ok(entries)
+}
+
+fn no_mount(dir: &Path) -> CliError {
+    CliError::not_found(format!("{} is no gitmount mount: `gitmount status` lists those there are", dir.display()))
+}

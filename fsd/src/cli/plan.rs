@@ -1,0 +1,151 @@
+//! From the options of `mount` to what the daemon is to do: every value is checked here, once, before anything is done.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use gitmount_store::credential::{Auth, HttpAuth, LoginSource};
+use gitmount_store::path::RepoPath;
+use gitmount_store::refspec::RefSpec;
+use gitmount_store::store::StoreOptions;
+use gitmount_store::url::{RepoUrl, Scheme, UrlPolicy};
+
+use super::args::{MountArgs, OfflineArg, StoreArg};
+use super::exit::{CliError, Result};
+use super::{git_config, mount_table, ssh};
+use crate::daemon::policy::{Offline, Pull};
+use crate::daemon::serving::{Config, Source};
+
+/// What is mounted, before credentials are looked for.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    config: Config,
+}
+
+impl Plan {
+    /// Checks the options and the mount point.
+    pub fn new(args: &MountArgs) -> Result<Self> {
+        let pull: Pull = args.pull.parse()?;
+        let depth = depth(&args.depth)?;
+        let path = RepoPath::parse(args.path.as_bytes())?;
+        let offline = match args.offline {
+            OfflineArg::Refuse => Offline::Refuse,
+            OfflineArg::AllowStale => Offline::AllowStale,
+        };
+        let source = if is_local(&args.source) {
+            let path = Path::new(&args.source);
+            let path = path.canonicalize().map_err(|e| no_such_path(path, &e))?;
+            Source::Local { path, revision: args.reference.clone() }
+        } else {
+            let policy = UrlPolicy { allow_http: args.allow_http, allow_file: args.allow_file, hosts: vec![] };
+            let url = RepoUrl::parse(text(&args.source, "URL")?, &policy)?;
+            Source::Remote { url, spec: RefSpec::parse(&args.reference)?, depth, auth: Auth::default(), offline }
+        };
+        let target = mount_table::absolute(&args.dir)?;
+        mount_table::check_target(&target)?;
+        let config = Config { source, path, pull, target, allow_other: args.allow_other, store: store_options(&args.store)? };
+        Ok(Plan { config })
+    }
+
+    /// Where it is mounted.
+    pub fn target(&self) -> &Path {
+        &self.config.target
+    }
+
+    /// The daemon's configuration, with what this user may present to the host; and what of the user's own configuration cannot be honoured.
+    pub fn with_credentials(mut self, login: Arc<dyn LoginSource>) -> Result<(Config, Vec<String>)> {
+        let mut warnings = Vec::new();
+        if let Source::Remote { url, auth, .. } = &mut self.config.source {
+            match url.scheme() {
+                Scheme::Https | Scheme::Http => {
+                    auth.http = HttpAuth::Ask(login);
+                    let env = std::env::var_os("GIT_SSL_CAINFO").filter(|v| !v.is_empty()).map(PathBuf::from);
+                    if let Some(file) = git_config::ca_file(&git_config::load()?, &url.to_string(), env) {
+                        auth.ca = Some(std::fs::read_to_string(&file).map_err(|e| {
+                            CliError::usage(format!(
+                                "the certificates of GIT_SSL_CAINFO or http.sslCAInfo, {}, cannot be read ({e})",
+                                file.display()
+                            ))
+                        })?);
+                        // As in git, the file stands in place of the system's certificates.
+                        auth.only_ca = true;
+                    }
+                }
+                Scheme::Ssh => (auth.ssh, warnings) = ssh::auth(url, &ssh::person()),
+                Scheme::Git | Scheme::File => {}
+            }
+        }
+        Ok((self.config, warnings))
+    }
+}
+
+/// Whether `source` means a path: it exists, or it can be nothing else.
+pub fn is_local(source: &OsStr) -> bool {
+    let bytes = source.as_bytes();
+    bytes.starts_with(b".") || bytes.starts_with(b"/") || Path::new(source).exists()
+}
+
+/// An argument that has to be text.
+pub fn text<'a>(argument: &'a OsStr, what: &str) -> Result<&'a str> {
+    argument.to_str().ok_or_else(|| CliError::usage(format!("{what} {argument:?} is not UTF-8: give it in UTF-8")))
+}
+
+/// The store to use, with what the command line allows.
+pub fn store_options(arg: &StoreArg) -> Result<StoreOptions> {
+    let env = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    let root = store_root(arg.store.as_deref(), env("XDG_CACHE_HOME"), &ssh::person().home);
+    let root = std::path::absolute(&root)
+        .map_err(|e| CliError::usage(format!("store {:?} is no directory name ({e}): give a directory such as ~/.cache/gitmount", root)))?;
+    let mut options = StoreOptions::new(root);
+    options.proxy_from_env = true;
+    Ok(options)
+}
+
+fn store_root(given: Option<&Path>, cache: Option<PathBuf>, home: &Path) -> PathBuf {
+    match (given, cache.filter(|c| c.is_absolute())) {
+        (Some(root), _) => root.to_owned(),
+        (None, Some(cache)) => cache.join("gitmount"),
+        (None, None) => home.join(".cache/gitmount"),
+    }
+}
+
+fn depth(text: &str) -> Result<u32> {
+    text.parse().map_err(|_| CliError::usage(format!("depth {text:?} is no number of commits: give 1 or more, or 0 for the whole history")))
+}
+
+fn no_such_path(path: &Path, error: &std::io::Error) -> CliError {
+    CliError::not_found(format!("path {} cannot be used ({error}): give a directory in a git repository, or a URL", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_exists_or_begins_with_a_dot_or_slash_is_a_path() {
+        for local in [".", "..", "./x", "../x", "/x", "src", ".hidden"] {
+            assert!(is_local(OsStr::new(local)), "{local}");
+        }
+        for url in ["https://example.com/a.git", "git@example.com:a.git", "host:path", "no-such-directory", "ext::sh", ""] {
+            assert!(!is_local(OsStr::new(url)), "{url}");
+        }
+    }
+
+    #[test]
+    fn the_store_is_given_or_in_the_cache() {
+        let home = Path::new("/home/me");
+        assert_eq!(store_root(Some(Path::new("/s")), Some("/cache".into()), home), Path::new("/s"));
+        assert_eq!(store_root(None, Some("/cache".into()), home), Path::new("/cache/gitmount"));
+        assert_eq!(store_root(None, Some("relative".into()), home), Path::new("/home/me/.cache/gitmount"));
+        assert_eq!(store_root(None, None, home), Path::new("/home/me/.cache/gitmount"));
+    }
+
+    #[test]
+    fn depth_is_a_number() {
+        assert_eq!((depth("0").unwrap(), depth("17").unwrap()), (0, 17));
+        for bad in ["", "-1", "1.5", "all", "99999999999"] {
+            assert!(depth(bad).unwrap_err().message.contains("0 for the whole history"), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! One mount, all of it: the first fetch, the view, the mount itself, the thread that follows, and the answers to the control socket.
+//!
+//! [`Prepared::new`] does what may take long and fail; [`Prepared::mount`] is quick. Until then nothing is mounted, and nothing stays behind
+//! when it is given up.
+
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Instant, SystemTime};
+
+use gitmount_proto::fsd::v1 as proto;
+use gitmount_store::credential::Auth;
+use gitmount_store::error::Result;
+use gitmount_store::fetch::{FetchRequest, Progress};
+use gitmount_store::ids::CommitId;
+use gitmount_store::local::LocalRepository;
+use gitmount_store::path::RepoPath;
+use gitmount_store::refspec::RefSpec;
+use gitmount_store::store::{Store, StoreOptions};
+use gitmount_store::url::RepoUrl;
+use gitmount_store::{Fault, StoreError};
+use nix::unistd::{Gid, Uid};
+
+use super::follow::{Follow, Follower, Served, record};
+use super::health::{Health, millis};
+use super::policy::{Offline, Pull};
+use super::schedule::{Random, Schedule, SystemRandom};
+use super::upstream::{Hold, Local, Remote, Upstream};
+use crate::control::{Failure, Operations};
+use crate::fuse::{Mount, MountOptions};
+use crate::view::{View, ViewOptions};
+
+/// The repository that is mounted.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// At a host.
+    Remote {
+        /// Where.
+        url: RepoUrl,
+        /// What is followed.
+        spec: RefSpec,
+        /// Commits of history; 0 for all.
+        depth: u32,
+        /// What is presented to the host.
+        auth: Auth,
+        /// What to do when the host does not answer now.
+        offline: Offline,
+    },
+    /// On the local disk.
+    Local {
+        /// The repository, or a directory in it; absolute.
+        path: PathBuf,
+        /// A revision expression.
+        revision: String,
+    },
+}
+
+/// What to mount, and how.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The repository.
+    pub source: Source,
+    /// The sub-directory that becomes the root.
+    pub path: RepoPath,
+    /// When to look for news.
+    pub pull: Pull,
+    /// An existing, empty directory, absolute.
+    pub target: PathBuf,
+    /// Let other users in.
+    pub allow_other: bool,
+    /// The store; of a local repository only big blobs go there, while they are read.
+    pub store: StoreOptions,
+}
+
+/// Everything that a mount needs, fetched and pinned.
+pub struct Prepared {
+    config: Config,
+    url: String,
+    ref_name: String,
+    store: Option<PathBuf>,
+    upstream: Arc<dyn Upstream>,
+    local: Option<Arc<LocalRepository>>,
+    view: Arc<View>,
+    hold: Hold,
+    health: Health,
+    schedule: Schedule,
+    random: Box<dyn Random>,
+    warning: Option<String>,
+}
+
+const SPOOL_LIMIT: u64 = 8 << 30;
+const SPOOL_THRESHOLD: u64 = 8 << 20;
+const BLOB_CACHE: u64 = 16 << 20;
+const THREADS: usize = 4;
+
+impl Prepared {
+    /// Fetches what is to be served and opens a view of it.
+    pub fn new(config: Config, progress: &dyn Progress, stop: &Arc<AtomicBool>) -> Result<Self> {
+        let store = Store::open(config.store.clone())?;
+        let (upstream, objects, local, url, ref_name, offline, every): (Arc<dyn Upstream>, _, _, _, _, _, _) = match &config.source {
+            Source::Remote { url, spec, depth, auth, offline } => {
+                let repository = store.repository(url)?;
+                let request = FetchRequest { spec: spec.clone(), depth: *depth, auth: auth.clone() };
+                let objects = repository.objects();
+                // A commit never moves.
+                let every = match (config.pull, spec) {
+                    (Pull::Never, _) | (_, RefSpec::Commit(_)) => None,
+                    (Pull::Every(every), _) => Some(every),
+                };
+                (Arc::new(Remote { repository, request }), objects, None, url.to_string(), spec.to_string(), *offline, every)
+            }
+            Source::Local { path, revision } => {
+                let repository = Arc::new(LocalRepository::discover(path)?);
+                let objects = repository.objects();
+                let upstream = Local { repository: Arc::clone(&repository), revision: revision.clone() };
+                (Arc::new(upstream), objects, Some(repository), path.display().to_string(), revision.clone(), Offline::Refuse, None)
+            }
+        };
+
+        let (mut health, mut schedule) = (Health::default(), Schedule::new(every));
+        let mut random: Box<dyn Random> = Box::<SystemRandom>::default();
+        let mut warning = None;
+        health.attempted(SystemTime::now());
+        let commit = match upstream.fetch(progress, stop) {
+            Ok(commit) => {
+                health.succeeded();
+                schedule.succeeded(Instant::now(), &mut *random);
+                commit
+            }
+            Err(error) => {
+                let Some(commit) = stale(&*upstream, offline, &error)? else { return Err(error) };
+                warning = Some(format!("{error}; the last known commit {commit} is served instead"));
+                health.stale(&error);
+                schedule.failed(Instant::now(), error.host_wait(), &mut *random);
+                commit
+            }
+        };
+        let hold = upstream.pin(commit)?;
+        let options = ViewOptions {
+            path: config.path.clone(),
+            ref_name: ref_name.clone(),
+            spool_dir: store.spool_dir(),
+            spool_limit: SPOOL_LIMIT,
+            spool_threshold: SPOOL_THRESHOLD,
+            blob_cache: BLOB_CACHE,
+            uid: Uid::effective().as_raw(),
+            gid: Gid::effective().as_raw(),
+        };
+        let view = View::new(objects, commit, options)?;
+        let store = local.is_none().then(|| store.root().to_owned());
+        Ok(Prepared { config, url, ref_name, store, upstream, local, view, hold, health, schedule, random, warning })
+    }
+
+    /// What the user should know although it works.
+    pub fn warning(&self) -> Option<&str> {
+        self.warning.as_deref()
+    }
+
+    /// The commit that will be served.
+    pub fn commit(&self) -> CommitId {
+        self.view.current().commit
+    }
+
+    /// Mounts it and starts to follow the ref. When this returns the tree is served.
+    pub fn mount(self) -> Result<Arc<Serving>> {
+        let options = MountOptions {
+            target: self.config.target.clone(),
+            allow_other: self.config.allow_other,
+            source: self.url.clone(),
+            threads: THREADS,
+        };
+        let mount = Mount::new(self.view, &options).map_err(|e| cannot_mount(&options, &e))?;
+        let health = Arc::new(Mutex::new(self.health));
+        let follow = Follow::start(Follower {
+            upstream: self.upstream,
+            served: Arc::clone(&mount) as Arc<dyn Served>,
+            health: Arc::clone(&health),
+            schedule: self.schedule,
+            random: self.random,
+            hold: self.hold,
+        })
+        .map_err(no_thread)?;
+        let serving = Arc::new(Serving {
+            target: self.config.target,
+            url: self.url,
+            ref_name: self.ref_name,
+            path: self.config.path,
+            store: self.store,
+            mount,
+            health,
+            follow: Arc::new(follow),
+            watch: OnceLock::new(),
+            detached: AtomicBool::new(false),
+        });
+        if let (Some(local), Pull::Every(_)) = (self.local, self.config.pull) {
+            let watch = Watch::start(local, Arc::clone(&serving.follow))?;
+            // Set once, here: the cell is empty.
+            let _ = serving.watch.set(watch);
+        }
+        Ok(serving)
+    }
+}
+
+/// The last known commit, when it may be served in place of what could not be fetched.
+fn stale(upstream: &dyn Upstream, offline: Offline, error: &StoreError) -> Result<Option<CommitId>> {
+    // A host that answers and refuses is no reason to show what it showed once.
+    if offline == Offline::AllowStale && error.fault() == Fault::Unreachable { upstream.known() } else { Ok(None) }
+}
+
+fn cannot_mount(options: &MountOptions, error: &std::io::Error) -> StoreError {
+    let hint = match error.kind() {
+        std::io::ErrorKind::NotFound => "install fuse3 and load the kernel module `fuse`",
+        std::io::ErrorKind::PermissionDenied if options.allow_other => {
+            "let /etc/fuse.conf say `user_allow_other`, or leave --allow-other out"
+        }
+        _ => "make sure that /dev/fuse exists and that fusermount3 is installed",
+    };
+    StoreError::new(Fault::Internal, format!("{} cannot be mounted ({error}): {hint}", options.target.display()))
+}
+
+fn no_thread(error: std::io::Error) -> StoreError {
+    StoreError::new(Fault::Internal, format!("no thread can be started ({error}): raise the limit of processes"))
+}
+
+/// The thread that watches a local repository's refs.
+#[derive(Debug)]
+struct Watch {
+    stop: Option<std::io::PipeWriter>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Watch {
+    fn start(repository: Arc<LocalRepository>, follow: Arc<Follow>) -> Result<Self> {
+        let mut watch = repository.watch()?;
+        let (stopped, stop) = std::io::pipe().map_err(no_thread)?;
+        // Between the first look at the ref and the watch it may have moved.
+        follow.moved();
+        let thread = std::thread::Builder::new().name("watch".into()).spawn(move || {
+            loop {
+                match watch.wait(Some(stopped.as_fd())) {
+                    Ok(true) => follow.moved(),
+                    Ok(false) => return,
+                    Err(error) => return tracing::error!(%error, "the refs are not watched any more; `gitmount pull` still works"),
+                }
+            }
+        });
+        Ok(Watch { stop: Some(stop), thread: Some(thread.map_err(no_thread)?) })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(mut stop) = self.stop.take() {
+            // Closing it wakes the thread as well.
+            let _ = stop.write_all(b"x");
+        }
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A mount that is served. It ends when it is unmounted, by whomever.
+#[derive(Debug)]
+pub struct Serving {
+    target: PathBuf,
+    url: String,
+    ref_name: String,
+    path: RepoPath,
+    store: Option<PathBuf>,
+    mount: Arc<Mount>,
+    health: Arc<Mutex<Health>>,
+    follow: Arc<Follow>,
+    watch: OnceLock<Watch>,
+    detached: AtomicBool,
+}
+
+impl Serving {
+    /// Unmounts; a busy mount is refused unless `lazy`.
+    pub fn unmount(&self, lazy: bool) -> std::io::Result<()> {
+        self.mount.unmount(lazy)?;
+        self.detached.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Blocks until the mount is gone, then ends the threads and lets go of the commit.
+    pub fn wait(&self) {
+        self.mount.wait();
+        self.follow.stop();
+    }
+
+    fn serves(&self, target: &Path) -> Option<()> {
+        (self.target == target).then_some(())
+    }
+}
+
+impl Operations for Serving {
+    fn views(&self) -> Vec<proto::View> {
+        use std::os::unix::ffi::OsStrExt;
+        let health = record(&self.health).clone();
+        let detached = self.detached.load(Ordering::SeqCst);
+        vec![proto::View {
+            url: self.url.clone(),
+            r#ref: self.ref_name.clone(),
+            path: self.path.as_bstr().to_vec(),
+            commit: self.mount.view().current().commit.to_string(),
+            state: if detached { proto::State::Detached } else { health.state.into() }.into(),
+            last_attempt_ms: health.last_attempt.map(millis),
+            last_success_ms: health.last_success.map(millis),
+            error: health.error.unwrap_or_default(),
+            mounts: vec![self.target.as_os_str().as_bytes().to_vec()],
+            store: self.store.as_ref().map(|s| s.as_os_str().as_bytes().to_vec()).unwrap_or_default(),
+            requests: self.mount.requests().into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
+        }]
+    }
+
+    fn pull(&self, target: &Path) -> Option<std::result::Result<proto::Pulled, Failure>> {
+        self.serves(target)?;
+        Some(self.follow.pull())
+    }
+
+    fn unmount(&self, target: &Path, lazy: bool) -> Option<std::result::Result<(), Failure>> {
+        self.serves(target)?;
+        Some(Serving::unmount(self, lazy).map_err(|error| {
+            let shown = target.display();
+            if error.raw_os_error() == Some(nix::libc::EBUSY) {
+                let hint = format!("close what is open there, or detach it with `gitmount unmount --lazy {shown}`");
+                return Failure::new(Fault::Internal, format!("{shown} is busy: {hint}"));
+            }
+            Failure::new(Fault::Internal, format!("{shown} cannot be unmounted ({error})"))
+        }))
+    }
+
+    fn statistics(&self, target: &Path) -> Option<proto::StatisticsResponse> {
+        self.serves(target)?;
+        let health = record(&self.health).clone();
+        let requests = self.mount.requests();
+        Some(proto::StatisticsResponse {
+            requests: requests.into_iter().map(|(name, count)| proto::Requests { operation: name.to_owned(), count }).collect(),
+            fetches: health.fetches,
+            fetch_failures: health.failures,
+            switches: health.switches,
+        })
+    }
+}

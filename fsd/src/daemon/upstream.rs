@@ -1,0 +1,72 @@
+//! Where the commits of a view come from: a repository at a host, or one on the local disk.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use gitmount_store::error::Result;
+use gitmount_store::fetch::{FetchRequest, Progress};
+use gitmount_store::ids::CommitId;
+use gitmount_store::local::LocalRepository;
+use gitmount_store::repository::Repository;
+
+/// Keeps a commit's objects in the store while it lives.
+pub type Hold = Box<dyn Send>;
+
+/// Something whose ref can be asked for.
+pub trait Upstream: Send + Sync {
+    /// The commit at which the ref stands now, with all its objects present.
+    fn fetch(&self, progress: &dyn Progress, stop: &Arc<AtomicBool>) -> Result<CommitId>;
+
+    /// The commit of the last fetch that worked, without asking anybody.
+    fn known(&self) -> Result<Option<CommitId>>;
+
+    /// Keeps a present commit from being removed.
+    fn pin(&self, commit: CommitId) -> Result<Hold>;
+}
+
+/// A repository at a host.
+#[derive(Debug)]
+pub struct Remote {
+    /// Its copy in the store.
+    pub repository: Arc<Repository>,
+    /// What is fetched, and as whom.
+    pub request: FetchRequest,
+}
+
+impl Upstream for Remote {
+    fn fetch(&self, progress: &dyn Progress, stop: &Arc<AtomicBool>) -> Result<CommitId> {
+        Ok(self.repository.fetch(&self.request, progress, stop)?.commit)
+    }
+
+    fn known(&self) -> Result<Option<CommitId>> {
+        self.repository.known(&self.request.spec)
+    }
+
+    fn pin(&self, commit: CommitId) -> Result<Hold> {
+        Ok(Box::new(self.repository.pin(commit)?))
+    }
+}
+
+/// A repository of the user's on the local disk: read, never written.
+#[derive(Debug)]
+pub struct Local {
+    /// The repository.
+    pub repository: Arc<LocalRepository>,
+    /// A revision expression.
+    pub revision: String,
+}
+
+impl Upstream for Local {
+    fn fetch(&self, _: &dyn Progress, _: &Arc<AtomicBool>) -> Result<CommitId> {
+        self.repository.resolve(&self.revision)
+    }
+
+    fn known(&self) -> Result<Option<CommitId>> {
+        Ok(None)
+    }
+
+    /// Holds nothing: a pin would be a ref in somebody else's repository.
+    fn pin(&self, _: CommitId) -> Result<Hold> {
+        Ok(Box::new(()))
+    }
+}

@@ -1,0 +1,65 @@
+//! `git://`: plain TCP to a `git daemon`. Not encrypted, no login.
+
+use std::io::{self, BufReader, Read, Write};
+
+use gix::protocol::transport::Protocol;
+use gix::protocol::transport::client::git::{ConnectMode, blocking_io};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+
+use super::advertisement::Advertisement;
+use super::wire::Wire;
+use super::{Connection, Result};
+use crate::url::{RepoUrl, Scheme};
+
+/// Connects and leaves the greeting to gix.
+pub(super) fn connect(url: &RepoUrl, wire: Wire) -> Result<Connection> {
+    let port = url.port().unwrap_or(Scheme::Git.default_port());
+    let stream =
+        wire.wait(wire.connect, "accept the connection", TcpStream::connect((url.host(), port)))?.map_err(|e| wire.unreachable(e))?;
+    stream.set_nodelay(true).map_err(|e| wire.unreachable(e))?;
+    let (read, write) = stream.into_split();
+    let failure = wire.failure.clone();
+    let read = BufReader::with_capacity(64 * 1024, Advertisement::new(Reader { half: read, wire: wire.clone() }));
+    let host = if url.host().contains(':') { format!("[{}]", url.host()) } else { url.host().to_owned() };
+    let transport = blocking_io::Connection::new(
+        read,
+        Writer { half: write, wire },
+        Protocol::V2,
+        url.path(),
+        Some((host, url.port())),
+        ConnectMode::Daemon,
+        false,
+    )
+    .custom_url(Some(format!("git://{}/", url.authority()).into()));
+    Ok(Connection { transport: Box::new(transport), failure })
+}
+
+struct Reader {
+    half: OwnedReadHalf,
+    wire: Wire,
+}
+
+impl Read for Reader {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let done = self.wire.wait(self.wire.idle, "send anything", self.half.read(out)).map_err(|e| self.wire.fail(e))?;
+        done.map_err(|e| self.wire.fail(self.wire.unreachable(e)))
+    }
+}
+
+struct Writer {
+    half: OwnedWriteHalf,
+    wire: Wire,
+}
+
+impl Write for Writer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // When the host hung up, its last words are still to be read and say more than the broken pipe: that is no failure to remember.
+        self.wire.wait(self.wire.idle, "take anything", self.half.write(bytes)).map_err(|e| self.wire.fail(e))?
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,66 @@
+//! Where the `gitmount` program is: named by `GITMOUNT_BIN`, or beside the tests in cargo's target directory, built if need be.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::SystemTime;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::scratch;
+
+/// The program under test.
+///
+/// # Errors
+/// When there is none and it cannot be built.
+pub fn gitmount() -> Result<PathBuf> {
+    static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let found = FOUND.get_or_init(|| find().map_err(|e| format!("{e:#}")));
+    found.clone().map_err(|e| anyhow::anyhow!("there is no gitmount to test: {e}"))
+}
+
+fn find() -> Result<PathBuf> {
+    if let Some(named) = std::env::var_os("GITMOUNT_BIN") {
+        let path = PathBuf::from(named);
+        ensure!(path.is_file(), "GITMOUNT_BIN names {}, which is no file", path.display());
+        return Ok(fs::canonicalize(path)?);
+    }
+    let exe = std::env::current_exe()?;
+    let profile = exe.ancestors().nth(2).context("a test binary lies two levels below the profile's directory")?;
+    let program = profile.join("gitmount");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the crate lies in the workspace")?;
+    let _lock = scratch::exclusive("build")?;
+    if is_older_than_sources(&program, &root.join("fsd"))? {
+        // `cargo test -p gitmount-tests` does not build the programs of other packages.
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut build = Command::new(cargo);
+        build.current_dir(root).args(["build", "--quiet", "--package", "gitmount-fsd", "--bin", "gitmount"]);
+        build.arg("--target-dir").arg(scratch::target_dir()?);
+        ensure!(build.status()?.success(), "`cargo build --package gitmount-fsd --bin gitmount` failed");
+    }
+    ensure!(program.is_file(), "{} is missing: run `cargo build --package gitmount-fsd`", program.display());
+    Ok(program)
+}
+
+fn is_older_than_sources(program: &Path, sources: &Path) -> Result<bool> {
+    let Ok(built) = program.metadata().and_then(|status| status.modified()) else { return Ok(true) };
+    let mut dirs = vec![sources.to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(&dir)? {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default();
+            if path.is_dir() {
+                if !["target", "tests", "fuzz"].iter().any(|skip| name == *skip) {
+                    dirs.push(path);
+                }
+            } else if path.extension().is_some_and(|e| e == "rs" || e == "toml")
+                && name != "tests.rs"
+                && path.metadata()?.modified().unwrap_or(SystemTime::UNIX_EPOCH) > built
+            {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,72 @@
+//! Git servers on loopback, started by a test and ended with it.
+//!
+//! - [`http`]: `git http-backend` behind a small HTTP/1.1 server, plain or with [`tls`], that counts requests and can misbehave
+//!   ([`http::Fault`]).
+//! - [`daemon`]: `git daemon`.
+//! - [`ssh`]: OpenSSH's `sshd`, with host keys, user keys and an agent of the test's own.
+
+pub mod daemon;
+pub mod http;
+pub mod ssh;
+pub mod tls;
+
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::run;
+
+/// A port nobody listens on.
+pub fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+/// A server process; it and its children end when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Process {
+    child: Child,
+}
+
+impl Process {
+    /// Starts a server by `command(port)` and waits until it takes connections. Another process may take the free port first, so
+    /// this tries a few.
+    pub(crate) fn listening(mut command: impl FnMut(u16) -> Result<Command>) -> Result<(Self, u16)> {
+        for _ in 0..5 {
+            let port = free_port()?;
+            let mut process = Process { child: run::start(&mut command(port)?)? };
+            if process.answers(port)? {
+                return Ok((process, port));
+            }
+        }
+        bail!("a server ended five times before it listened")
+    }
+
+    /// Starts a process that does not listen on a port.
+    pub(crate) fn start(command: &mut Command) -> Result<Self> {
+        Ok(Process { child: run::start(command)? })
+    }
+
+    fn answers(&mut self, port: u16) -> Result<bool> {
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_secs(20) {
+            if self.child.try_wait().context("a server cannot be waited for")?.is_some() {
+                return Ok(false);
+            }
+            if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
+                return Ok(true);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        bail!("a server did not listen on port {port} within 20 seconds")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        run::kill_group(self.child.id());
+        // Only so that no zombie stays.
+        let _ = self.child.wait();
+    }
+}
