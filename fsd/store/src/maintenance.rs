@@ -17,6 +17,9 @@ pub use verify::{VerifyReport, verify};
 /// A fetched ref that nobody asked for this long is forgotten, and with it what only it kept.
 const UNUSED: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
+/// Packs from which on every look-up and every fetch pays for them.
+const MANY_PACKS: usize = 32;
+
 /// What `gc` did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GcReport {
@@ -28,6 +31,13 @@ pub struct GcReport {
     pub packs_before: usize,
     /// Packs after.
     pub packs_after: usize,
+}
+
+/// Whether so many packs have come together that [`gc`] is worth its time.
+pub fn is_due(repository: &Repository) -> Result<bool> {
+    let objects = repository.objects();
+    objects.relist()?;
+    Ok(objects.packs().len() > MANY_PACKS)
 }
 
 /// Packs what the pins and known refs reach into one pack and drops the rest. Interrupted at any point it loses nothing.

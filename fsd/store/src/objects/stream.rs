@@ -295,7 +295,11 @@ impl Spooled {
 }
 
 fn unwritable(err: std::io::Error) -> StoreError {
-    StoreError::new(Fault::Disk, "a big object cannot be written to its temporary file").caused_by(err)
+    let message = match err.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => "no space is left for a big object: free some on its disk",
+        _ => "a big object cannot be written to its file",
+    };
+    StoreError::new(Fault::Disk, message).caused_by(err)
 }
 
 /// Takes the content of an object piece by piece and gives its id.

@@ -69,10 +69,15 @@ impl Output {
         self.hasher.clone().try_finalize().map_err(|err| StoreError::new(Fault::Corrupt, "the pack cannot be hashed").caused_by(err))
     }
 
+    /// Appends the trailer.
+    pub(super) fn seal(&mut self) -> Result<()> {
+        let trailer = self.sum()?;
+        self.file.write_all(trailer.as_slice()).and_then(|()| self.file.flush()).map_err(|err| disk(&self.dir, "written", err))
+    }
+
     /// Appends the trailer and maps what is there, to be read back; more can be appended after [`Output::reopen`].
     pub(super) fn map(&mut self) -> Result<gix_pack::data::File> {
-        let trailer = self.sum()?;
-        self.file.write_all(trailer.as_slice()).and_then(|()| self.file.flush()).map_err(|err| disk(&self.dir, "written", err))?;
+        self.seal()?;
         let path = self.file.get_ref().path();
         gix_pack::data::File::at(path, self.hash)
             .map_err(|err| StoreError::new(Fault::Disk, format!("pack {} cannot be read back", path.display())).caused_by(err))

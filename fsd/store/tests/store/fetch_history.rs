@@ -48,6 +48,24 @@ fn depth_is_deepened_and_completed_later() -> Result<()> {
 }
 
 #[test]
+fn depth_is_kept_where_the_host_speaks_only_v0() -> Result<()> {
+    let (dir, source, _daemon, _urls) = source(6)?;
+    let http = gitmount_tests::servers::http::HttpServer::plain(dir.path())?;
+    http.speak_only_v0();
+    let store = TestStore::new()?;
+    let repository = store.repository(&http.url("source.git"))?;
+    for (depth, commits) in [(1, 1), (3, 3), (0, 6)] {
+        let fetched = fetch(&repository, "main", depth)?;
+        ensure!(history(&repository, fetched.commit)? == commits, "depth {depth} gave {}", history(&repository, fetched.commit)?);
+        fsck(&repository)?;
+    }
+    add(&source, "refs/heads/main", 50..52)?;
+    ensure!(fetch(&repository, "main", 1)?.received);
+    same_files(&repository, &source, "main")?;
+    fsck(&repository)
+}
+
+#[test]
 fn later_fetches_bring_only_what_is_new() -> Result<()> {
     let (_dir, source, _daemon, urls) = source(3)?;
     let base: String = (0..2000).map(|n| format!("a line of a big file {n}\n")).collect();

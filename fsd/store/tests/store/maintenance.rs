@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use gitmount_store::Fault;
-use gitmount_store::maintenance::{gc, verify};
+use gitmount_store::maintenance::{gc, is_due, verify};
 use gitmount_tests::fixtures::{self, storage};
 use gitmount_tests::git::Repo;
 use gitmount_tests::import::Import;
@@ -77,6 +77,22 @@ fn a_pin_keeps_its_commit_until_it_is_dropped() -> Result<()> {
     ensure!(fetch(&repository, &old.to_string(), 1)?.received);
     same_files(&repository, &source, old)?;
     fsck(&repository)
+}
+
+#[test]
+fn gc_is_due_when_packs_pile_up() -> Result<()> {
+    let (_dir, source, _store, repository) = fetched_four_times()?;
+    ensure!(!is_due(&repository)?);
+    for round in 0..30 {
+        let mut import = Import::into(&source)?;
+        import.commit("refs/heads/main", "More")?.file(b"1/file", format!("due {round}\n"))?;
+        import.finish()?;
+        fetch(&repository, "main", 1)?;
+    }
+    ensure!(is_due(&repository)?);
+    gc(&repository)?;
+    ensure!(!is_due(&repository)?);
+    same_files(&repository, &source, "main")
 }
 
 #[test]
@@ -160,6 +176,59 @@ fn verify_names_what_is_broken() -> Result<()> {
     let head = source.id("main")?;
     ensure!(missing.problems.iter().any(|problem| problem.contains(&head) && problem.contains("missing")), "{missing:?}");
     Ok(())
+}
+
+#[test]
+fn readers_and_pins_are_undisturbed_by_fetches_and_gc() -> Result<()> {
+    let (_dir, source, store, repository) = fetched_four_times()?;
+    let url = file_url(&source);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| -> Result<()> {
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(|| -> Result<usize> {
+                    let mut rounds = 0;
+                    while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                        let commit = repository.known(&gitmount_store::refspec::RefSpec::parse("main")?)?.context("it was fetched")?;
+                        // It may be replaced and removed before it is pinned, but not afterwards.
+                        let Ok(_pin) = repository.pin(commit) else { continue };
+                        let objects = repository.objects();
+                        for entry in objects.tree(objects.commit(commit)?.tree)?.entries() {
+                            for file in objects.tree(entry.id)?.entries() {
+                                objects.blob(file.id)?;
+                            }
+                        }
+                        rounds += 1;
+                    }
+                    Ok(rounds)
+                })
+            })
+            .collect();
+        let work = || -> Result<()> {
+            // A second store object stands for a second process: it shares nothing but the files.
+            let other = gitmount_store::store::Store::open(gitmount_store::store::StoreOptions::new(store.store.root()))?;
+            let policy = gitmount_store::url::UrlPolicy { allow_file: true, ..Default::default() };
+            let other = other.repository(&gitmount_store::url::RepoUrl::parse(&url, &policy)?)?;
+            for round in 0..15 {
+                let mut import = Import::into(&source)?;
+                import.commit("refs/heads/main", "More")?.file(b"1/file", format!("more {round}\n"))?;
+                import.finish()?;
+                fetch(if round % 2 == 0 { &repository } else { &other }, "main", 1)?;
+                gc(if round % 3 == 0 { &other } else { &repository })?;
+            }
+            Ok(())
+        };
+        let worked = work();
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        for reader in readers {
+            let rounds = reader.join().expect("the thread does not panic")?;
+            ensure!(rounds > 0, "a reader never got to read");
+        }
+        worked
+    })?;
+    gc(&repository)?;
+    ensure!(verify(&repository)?.problems.is_empty());
+    fsck(&repository)
 }
 
 /// Changes one byte in the middle of a pack.
