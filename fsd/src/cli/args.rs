@@ -103,8 +103,8 @@ pub struct MountArgs {
     /// Branch, tag, HEAD, full ref name or full commit id; any revision for a local repository
     #[arg(long = "ref", value_name = "REF", default_value = "HEAD")]
     pub reference: String,
-    /// Sub-directory of the repository that becomes the root of the mount
-    #[arg(long, value_name = "PATH", default_value = "")]
+    /// Sub-directory of the repository that becomes the root of the mount [default: the whole tree]
+    #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
     pub path: OsString,
     /// How often to look for news: a duration such as 30s, 5m, 1h30m, or never
     #[arg(long, value_name = "INTERVAL", default_value = "5m")]

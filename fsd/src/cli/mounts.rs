@@ -39,10 +39,12 @@ pub fn target(dir: &Path) -> Result<PathBuf> {
 
 /// Who serves `target`.
 pub fn find(target: &Path) -> Result<Found> {
-    match Client::connect(&RuntimeDir::open()?.socket(target)) {
+    let runtime = RuntimeDir::open()?;
+    match Client::connect(&runtime.socket(target)) {
         Ok(client) => Ok(Found::Live(client)),
         Err(ConnectError::Dead(_) | ConnectError::Missing(_)) => {
-            if mount_table::gitmounts()?.iter().any(|m| m.target == target) {
+            let mounts = mount_table::mount_points()?;
+            if mounts.iter().any(|m| m.target == target && (m.is_ours(&runtime) || m.is_dead())) {
                 return Ok(Found::Dead);
             }
             Err(no_mount(target))
@@ -75,7 +77,7 @@ pub fn all() -> Result<Vec<Entry>> {
                 entries.extend(status.views.into_iter().map(|view| Entry::Live { pid: status.pid, view }));
             }
             Err(ConnectError::Missing(_)) => {}
-            Err(ConnectError::Dead(_)) => match mount_table::gitmounts()?.into_iter().find(|m| runtime.socket(&m.target) == socket) {
+            Err(ConnectError::Dead(_)) => match mount_table::mount_points()?.into_iter().find(|m| runtime.socket(&m.target) == socket) {
                 Some(mount) => entries.push(Entry::Dead(mount)),
                 None => runtime.lock()?.remove_dead(&socket),
             },

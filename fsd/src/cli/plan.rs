@@ -11,11 +11,17 @@ use gitmount_store::refspec::RefSpec;
 use gitmount_store::store::StoreOptions;
 use gitmount_store::url::{RepoUrl, Scheme, UrlPolicy};
 
+use nix::unistd::Uid;
+
 use super::args::{MountArgs, OfflineArg, StoreArg};
-use super::exit::{CliError, Result};
+use super::exit::{CliError, Result, cause};
+use crate::control::runtime::RuntimeDir;
 use super::{git_config, mount_table, ssh};
 use crate::daemon::policy::{Offline, Pull};
 use crate::daemon::serving::{Config, Source};
+
+/// Where fusermount3 looks for what users may do.
+const FUSE_CONF: &str = "/etc/fuse.conf";
 
 /// What is mounted, before credentials are looked for.
 #[derive(Debug, Clone)]
@@ -43,7 +49,10 @@ impl Plan {
             Source::Remote { url, spec: RefSpec::parse(&args.reference)?, depth, auth: Auth::default(), offline }
         };
         let target = mount_table::absolute(&args.dir)?;
-        mount_table::check_target(&target)?;
+        if args.allow_other && !Uid::effective().is_root() && !others_allowed(&std::fs::read_to_string(FUSE_CONF).unwrap_or_default()) {
+            return Err(CliError::usage(format!("--allow-other needs the line `user_allow_other` in {FUSE_CONF}: add it, or leave the option out")));
+        }
+        mount_table::check_target(&target, &RuntimeDir::open()?)?;
         let config = Config { source, path, pull, target, allow_other: args.allow_other, store: store_options(&args.store)? };
         Ok(Plan { config })
     }
@@ -110,12 +119,21 @@ fn store_root(given: Option<&Path>, cache: Option<PathBuf>, home: &Path) -> Path
     }
 }
 
+/// Whether `fuse.conf` lets users other than root mount for everybody.
+fn others_allowed(conf: &str) -> bool {
+    conf.lines().any(|line| line.trim() == "user_allow_other")
+}
+
 fn depth(text: &str) -> Result<u32> {
     text.parse().map_err(|_| CliError::usage(format!("depth {text:?} is no number of commits: give 1 or more, or 0 for the whole history")))
 }
 
 fn no_such_path(path: &Path, error: &std::io::Error) -> CliError {
-    CliError::not_found(format!("path {} cannot be used ({error}): give a directory in a git repository, or a URL", path.display()))
+    let what = match error.kind() {
+        std::io::ErrorKind::NotFound => "does not exist".to_owned(),
+        _ => format!("cannot be used ({})", cause(error)),
+    };
+    CliError::not_found(format!("path {} {what}: give a directory in a git repository, or a URL", path.display()))
 }
 
 #[cfg(test)]
@@ -139,6 +157,12 @@ mod tests {
         assert_eq!(store_root(None, Some("/cache".into()), home), Path::new("/cache/gitmount"));
         assert_eq!(store_root(None, Some("relative".into()), home), Path::new("/home/me/.cache/gitmount"));
         assert_eq!(store_root(None, None, home), Path::new("/home/me/.cache/gitmount"));
+    }
+
+    #[test]
+    fn fuse_conf_allows_others_by_a_line_of_its_own() {
+        assert!(others_allowed("# comment\n user_allow_other \n"));
+        assert!(!others_allowed("#user_allow_other\nmount_max = 1000\n") && !others_allowed(""));
     }
 
     #[test]

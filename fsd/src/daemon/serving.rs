@@ -212,9 +212,7 @@ fn stale(upstream: &dyn Upstream, offline: Offline, error: &StoreError) -> Resul
 fn cannot_mount(options: &MountOptions, error: &std::io::Error) -> StoreError {
     let hint = match error.kind() {
         std::io::ErrorKind::NotFound => "install fuse3 and load the kernel module `fuse`",
-        std::io::ErrorKind::PermissionDenied if options.allow_other => {
-            "let /etc/fuse.conf say `user_allow_other`, or leave --allow-other out"
-        }
+        std::io::ErrorKind::PermissionDenied => "/dev/fuse must be open to this user (mode 0666), and the directory must be the user's own",
         _ => "make sure that /dev/fuse exists and that fusermount3 is installed",
     };
     StoreError::new(Fault::Internal, format!("{} cannot be mounted ({error}): {hint}", options.target.display()))
@@ -325,7 +323,7 @@ impl Operations for Serving {
         self.serves(target)?;
         Some(Serving::unmount(self, lazy).map_err(|error| {
             let shown = target.display();
-            if error.raw_os_error() == Some(nix::libc::EBUSY) {
+            if error.raw_os_error() == Some(libc::EBUSY) {
                 let hint = format!("close what is open there, or detach it with `gitmount unmount --lazy {shown}`");
                 return Failure::new(Fault::Internal, format!("{shown} is busy: {hint}"));
             }
