@@ -100,7 +100,9 @@ fn https_serves_counts_and_refuses() -> Result<()> {
     fixtures::small(&dir.path().join("r.git"), &[("a", "1")])?;
     let ca = TestCa::new()?;
     let server = HttpServer::tls(dir.path(), &ca)?;
-    let with_ca = |command: &mut Command| drop(command.env("GIT_SSL_CAINFO", ca.file()));
+    let with_ca = |command: &mut Command| {
+        command.env("GIT_SSL_CAINFO", ca.file());
+    };
     let url = server.url("r.git");
     clone(&url, with_ca)?.success()?;
     let asked = server.take_requests();
@@ -165,7 +167,10 @@ fn sshd_serves_with_each_host_key_and_an_agent() -> Result<()> {
         let known = dir.path().join("known_hosts");
         fs::write(&known, server.known_host(kind, how)?)?;
         let ssh = format!("ssh -F none -o UserKnownHostsFile={} -o StrictHostKeyChecking=yes -o BatchMode=yes", known.display());
-        clone(&url, |command| drop(command.env("GIT_SSH_COMMAND", &ssh).env("SSH_AUTH_SOCK", agent.socket())))?.success()?;
+        let with_ssh = |command: &mut Command| {
+            command.env("GIT_SSH_COMMAND", &ssh).env("SSH_AUTH_SOCK", agent.socket());
+        };
+        clone(&url, with_ssh)?.success()?;
     }
     ensure!(server.log()?.contains("Accepted publickey"), "{}", server.log()?);
     Ok(())

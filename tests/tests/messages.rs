@@ -14,6 +14,9 @@ use gitmount_tests::scratch;
 /// Bytes that one read brings at least, where more are there.
 const READ: u64 = 128 << 10;
 
+/// Reads a tree.
+type Program = fn(&Path) -> Result<()>;
+
 fn find(dir: &Path) -> Result<()> {
     run(command("find").arg(dir).args(["-type", "f"]))?.success().map(drop)
 }
@@ -56,7 +59,7 @@ fn count(requests: &Requests, name: &str) -> u64 {
 
 /// Warms the tree by each of the three programs and checks that each then sends nothing.
 fn warm_is_silent(mounted: &Mounted<'_>) -> Result<()> {
-    let programs: [(&str, fn(&Path) -> Result<()>); 3] = [("find", find), ("tar", tar), ("grep", grep)];
+    let programs: [(&str, Program); 3] = [("find", find), ("tar", tar), ("grep", grep)];
     for (_, program) in programs {
         program(mounted.path())?;
     }

@@ -3,6 +3,7 @@
 //! `make fuzz` feeds them from libFuzzer (`targets/`), starting from the committed inputs in `corpus/<target>/`; the test below replays
 //! those inputs with every ordinary test run, so that an input that once broke something stays in the corpus and stays fixed.
 
+use gitmount_store::known_hosts::{KnownHosts, Verdict, entry};
 use gitmount_store::objects::{EntryKind, Tree};
 use gitmount_store::refspec::RefSpec;
 use gitmount_store::url::{RepoUrl, UrlPolicy};
@@ -56,6 +57,31 @@ pub fn tree(data: &[u8]) {
     assert_eq!(Tree::decode(&written, hash).expect("a tree written by git's rules decodes"), tree);
 }
 
+/// `known_hosts`: the first line is the host that is looked up, the rest is the file. A key that is found is accepted unless it is
+/// revoked, a revoked one never is, and the line that would be written for a found key finds it again.
+pub fn known_hosts(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let (host, file) = text.split_once('\n').unwrap_or((text, ""));
+    let host = host.trim_end();
+    let hosts = KnownHosts::parse(file);
+    for port in [22, 2222] {
+        let known = hosts.lookup(host, port);
+        assert_eq!(known, hosts.lookup(&host.to_ascii_uppercase(), port), "{host:?} depends on its case");
+        for key in &known.revoked {
+            assert_eq!(known.check(&key.blob), Verdict::Revoked);
+        }
+        for key in &known.keys {
+            let revoked = known.revoked.iter().any(|r| r.blob == key.blob);
+            assert_eq!(known.check(&key.blob), if revoked { Verdict::Revoked } else { Verdict::Match });
+            // Only names that a URL can hold are ever written.
+            if !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b".-:".contains(&b)) {
+                let line = entry(host, port, key);
+                assert_eq!(KnownHosts::parse(&line).lookup(host, port).keys, std::slice::from_ref(key), "{line:?}");
+            }
+        }
+    }
+}
+
 /// The tree object that git would write.
 fn encode(tree: &Tree) -> Vec<u8> {
     let mut entries: Vec<_> = tree.entries().iter().collect();
@@ -99,6 +125,11 @@ mod tests {
     #[test]
     fn every_ref_of_the_corpus_holds() {
         replay("ref", super::reference);
+    }
+
+    #[test]
+    fn every_known_hosts_of_the_corpus_holds() {
+        replay("known_hosts", super::known_hosts);
     }
 
     #[test]

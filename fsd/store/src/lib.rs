@@ -8,7 +8,7 @@
 //! - [`store`]: the directory of repositories; [`repository`]: one bare repository, its refs and pins.
 //! - [`fetch`]: resolve a ref at the remote and bring its objects; `transport`: the wire below it.
 //! - [`local`]: a repository of the user's on the local disk, opened read-only.
-//! - [`objects`]: read commits, trees and blobs; big blobs as a stream.
+//! - [`objects`]: read commits, trees and blobs; big blobs as a stream; `packing`: packs on their way in.
 //! - [`maintenance`]: `gc` and `verify`.
 //! - [`error`]: one error for the crate, with whose fault it is.
 #![forbid(unsafe_code)]
@@ -21,6 +21,7 @@ pub mod known_hosts;
 pub mod local;
 pub mod maintenance;
 pub mod objects;
+mod packing;
 pub mod path;
 pub mod refspec;
 pub mod repository;

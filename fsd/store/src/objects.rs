@@ -13,14 +13,18 @@ use crate::path::RepoPath;
 
 mod database;
 mod decoder;
+pub(crate) mod delta;
+mod history;
 mod loose;
 pub(crate) mod pack;
+pub(crate) mod reach;
 mod stream;
 #[cfg(test)]
 mod tests;
 mod tree;
 
 use database::{Database, Found};
+use pack::PackAccess;
 pub use tree::{MAX_NAME, MAX_TREE_BYTES, MAX_TREE_ENTRIES};
 
 /// What a tree entry is.
@@ -183,7 +187,7 @@ impl Objects {
     pub(crate) fn header(&self, id: ObjectId) -> Result<(gix::object::Kind, u64)> {
         match self.find(id)? {
             Found::Loose(loose) => Ok((loose.kind, loose.size)),
-            Found::Packed(pack, offset) => self.packed_header(&pack, offset, 0),
+            Found::Packed(pack, offset) => self.packed_header(&*pack, offset, 0),
         }
     }
 
@@ -192,20 +196,48 @@ impl Objects {
         match self.find(id)? {
             Found::Loose(loose) => loose.read(out),
             Found::Packed(pack, offset) => decoder::with(|decoder| {
-                let entry = pack.entry(mapped(&pack)?, offset)?;
+                let entry = pack.entry(offset)?;
                 if entry.header.is_delta() {
                     // A delta is resolved in one buffer that holds base and result: the result is copied out of it.
                     let mut buffer = std::mem::take(&mut decoder.buffer);
-                    let kind = self.read_delta(&pack, entry, &mut buffer, decoder, 0);
+                    let kind = self.read_delta(&*pack, entry, &mut buffer, decoder, 0);
                     out.clear();
                     out.extend_from_slice(&buffer);
                     decoder.buffer = buffer;
                     kind
                 } else {
-                    read_full(&pack, &entry, out, decoder)
+                    read_full(&*pack, &entry, out, decoder)
                 }
             }),
         }
+    }
+
+    /// Where an object is.
+    pub(crate) fn place(&self, id: ObjectId) -> Result<Place> {
+        Ok(match self.find(id)? {
+            Found::Loose(_) => Place::Loose,
+            Found::Packed(pack, offset) => Place::Packed(pack, offset),
+        })
+    }
+
+    /// The size of the object at `offset` of `pack`.
+    pub(crate) fn packed_size(&self, pack: &dyn PackAccess, offset: u64) -> Result<u64> {
+        Ok(self.packed_header(pack, offset, 0)?.1)
+    }
+
+    /// Lists the packs again: after removing some, so that they are not found any more.
+    pub(crate) fn forget_packs(&self) -> Result<()> {
+        self.database.refresh(&self.database.known()).map(|_| ())
+    }
+
+    /// The packs of this repository and its alternates.
+    pub(crate) fn packs(&self) -> Vec<Arc<pack::Pack>> {
+        self.database.known().packs.clone()
+    }
+
+    /// The objects directory.
+    pub(crate) fn directory(&self) -> &Path {
+        self.database.directory()
     }
 
     /// Gives `work` the content of an object of `kind`, without a copy of it.
@@ -219,13 +251,13 @@ impl Objects {
                 work(&content)
             }
             Found::Packed(pack, offset) => decoder::with(|decoder| {
-                let entry = pack.entry(mapped(&pack)?, offset)?;
+                let entry = pack.entry(offset)?;
                 check_whole(id, entry.decompressed_size)?;
                 let mut buffer = std::mem::take(&mut decoder.buffer);
                 let found = if entry.header.is_delta() {
-                    self.read_delta(&pack, entry, &mut buffer, decoder, 0)
+                    self.read_delta(&*pack, entry, &mut buffer, decoder, 0)
                 } else {
-                    read_full(&pack, &entry, &mut buffer, decoder)
+                    read_full(&*pack, &entry, &mut buffer, decoder)
                 };
                 let result = found.and_then(|found| expect_kind(id, found, kind)).and_then(|()| work(&buffer));
                 decoder.buffer = buffer;
@@ -240,9 +272,9 @@ impl Objects {
             .ok_or_else(|| StoreError::new(Fault::Corrupt, format!("object {id} is missing in {}", self.database.directory().display())))
     }
 
-    fn packed_header(&self, pack: &pack::Pack, offset: u64, depth: usize) -> Result<(gix::object::Kind, u64)> {
-        let data = mapped(pack)?;
-        let entry = pack.entry(data, offset)?;
+    fn packed_header(&self, pack: &dyn PackAccess, offset: u64, depth: usize) -> Result<(gix::object::Kind, u64)> {
+        let data = pack.mapped()?;
+        let entry = pack.entry(offset)?;
         if let Some(kind) = entry.header.as_kind() {
             return Ok((kind, entry.decompressed_size));
         }
@@ -255,7 +287,7 @@ impl Objects {
             let kind = match self.database.find(base).map_err(gix::Error::from_error)? {
                 None => return Ok(None),
                 Some(Found::Loose(loose)) => loose.kind,
-                Some(Found::Packed(other, offset)) => self.packed_header(&other, offset, depth + 1).map_err(gix::Error::from_error)?.0,
+                Some(Found::Packed(other, offset)) => self.packed_header(&*other, offset, depth + 1).map_err(gix::Error::from_error)?.0,
             };
             Ok(Some(ResolvedBase::OutOfPack { kind, num_deltas: None }))
         };
@@ -265,13 +297,13 @@ impl Objects {
 
     fn read_delta(
         &self,
-        pack: &pack::Pack,
+        pack: &dyn PackAccess,
         entry: gix_pack::data::Entry,
         out: &mut Vec<u8>,
         decoder: &mut decoder::Decoder,
         depth: usize,
     ) -> Result<gix::object::Kind> {
-        let data = mapped(pack)?;
+        let data = pack.mapped()?;
         let offset = entry.pack_offset();
         check_depth(pack, offset, depth)?;
         let resolve = |base: &gix::hash::oid, out: &mut Vec<u8>| -> gix::Result<Option<gix_pack::data::decode::entry::ResolvedBase>> {
@@ -283,11 +315,11 @@ impl Objects {
                 None => return Ok(None),
                 Some(Found::Loose(loose)) => loose.read(out),
                 Some(Found::Packed(other, offset)) => decoder::with(|decoder| {
-                    let entry = other.entry(mapped(&other)?, offset)?;
+                    let entry = other.entry(offset)?;
                     if entry.header.is_delta() {
-                        self.read_delta(&other, entry, out, decoder, depth + 1)
+                        self.read_delta(&*other, entry, out, decoder, depth + 1)
                     } else {
-                        read_full(&other, &entry, out, decoder)
+                        read_full(&*other, &entry, out, decoder)
                     }
                 }),
             };
@@ -307,26 +339,29 @@ impl Objects {
     }
 }
 
+/// Where an object is.
+pub(crate) enum Place {
+    /// In a file of its own.
+    Loose,
+    /// At an offset of a pack.
+    Packed(Arc<pack::Pack>, u64),
+}
+
 /// How many packs a chain of deltas may lead through by base ids.
 const MAX_PACK_HOPS: usize = 32;
 
-fn check_depth(pack: &pack::Pack, offset: u64, depth: usize) -> Result<()> {
+fn check_depth(pack: &dyn PackAccess, offset: u64, depth: usize) -> Result<()> {
     if depth < MAX_PACK_HOPS { Ok(()) } else { Err(pack.broken(offset)) }
-}
-
-/// The mapping of a pack that was found with its mapping open.
-fn mapped(pack: &pack::Pack) -> Result<&gix_pack::data::File> {
-    pack.data()?.ok_or_else(|| StoreError::new(Fault::Corrupt, format!("pack {} is gone", pack.path().display())))
 }
 
 /// Inflates an entry that is no delta.
 fn read_full(
-    pack: &pack::Pack,
+    pack: &dyn PackAccess,
     entry: &gix_pack::data::Entry,
     out: &mut Vec<u8>,
     decoder: &mut decoder::Decoder,
 ) -> Result<gix::object::Kind> {
-    let data = mapped(pack)?;
+    let data = pack.mapped()?;
     let broken = || pack.broken(entry.pack_offset());
     let kind = entry.header.as_kind().ok_or_else(broken)?;
     let size = usize::try_from(entry.decompressed_size).map_err(|err| broken().caused_by(err))?;

@@ -1,55 +1,280 @@
 //! One bare repository of the store: its objects, what was fetched into it, and what is pinned.
 
-use crate::error::Result;
-use crate::fetch::{FetchRequest, Fetched, Progress};
-use crate::ids::CommitId;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+
+use crate::error::{Fault, Result, StoreError};
+use crate::fetch::{self, FetchRequest, Fetched, Progress};
+use crate::ids::{CommitId, ObjectId};
 use crate::objects::Objects;
 use crate::refspec::RefSpec;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use crate::transport::NetOptions;
+use crate::url::RepoUrl;
+
+mod clean;
+pub(crate) mod durable;
+pub(crate) mod lock;
+mod pin;
+mod refs;
+pub(crate) mod shallow;
+#[cfg(test)]
+mod tests;
+
+use lock::Lock;
+pub use pin::Pin;
+use refs::Refs;
+use shallow::Boundary;
+
+/// The file whose lock is held around each write.
+const LOCK_FILE: &str = "gitmount.lock";
+/// How many (commit, depth) pairs are remembered as complete.
+const COMPLETE: usize = 64;
 
 /// One repository. Cheap to share; all methods may be called from any thread.
 #[derive(Debug)]
 pub struct Repository {
-    _private: (),
-}
-
-/// Keeps a commit from being removed by maintenance while it lives, across processes (and, when the process dies, not longer than until the
-/// next maintenance).
-#[derive(Debug)]
-pub struct Pin {
-    _private: (),
-}
-
-impl Pin {
-    /// The pinned commit.
-    pub fn commit(&self) -> CommitId {
-        todo!()
-    }
+    git_dir: PathBuf,
+    url: RepoUrl,
+    net: NetOptions,
+    refs: Refs,
+    objects: ArcSwap<Objects>,
+    /// Commits that are known to be there with this much history, so that a poll walks no history.
+    complete: Mutex<Vec<(ObjectId, u32)>>,
 }
 
 impl Repository {
+    /// Opens the repository at `git_dir`, which exists, and cleans up after a killed fetch.
+    pub(crate) fn open(git_dir: PathBuf, url: RepoUrl, net: NetOptions) -> Result<Self> {
+        let objects = Objects::open(git_dir.join("objects"), object_format(&git_dir)?)?;
+        let refs = Refs::new(&git_dir);
+        let repository = Repository { git_dir, url, net, refs, objects: ArcSwap::from_pointee(objects), complete: Mutex::new(Vec::new()) };
+        // When somebody has the lock, what looks like a leftover is work in progress.
+        if let Some(_lock) = Lock::try_take(&repository.lock_file())? {
+            clean::leftovers(&repository.git_dir)?;
+        }
+        Ok(repository)
+    }
+
     /// Resolves `request.spec` at the remote and brings the commit with everything below it. Waits when another fetch of this repository
     /// runs, in this process or another. All or nothing: after an error the repository is as before.
     pub fn fetch(&self, request: &FetchRequest, progress: &dyn Progress, stop: &Arc<AtomicBool>) -> Result<Fetched> {
-        let _ = (request, progress, stop);
-        todo!()
+        fetch::run(self, request, progress, stop)
     }
 
     /// The commit the last successful fetch of `spec` gave, without asking the remote (any depth); `None` when it was never fetched.
     pub fn known(&self, spec: &RefSpec) -> Result<Option<CommitId>> {
-        let _ = spec;
-        todo!()
+        self.refs.fetched(spec)
     }
 
     /// Pins a commit that is present.
+    ///
+    /// # Errors
+    /// [`Fault::NotFound`] when it is not.
     pub fn pin(&self, commit: CommitId) -> Result<Pin> {
-        let _ = commit;
-        todo!()
+        let _lock = self.lock_pins()?;
+        if !self.objects.load().contains(commit.id())? {
+            return Err(StoreError::new(Fault::NotFound, format!("commit {commit} is not in the store: fetch it first")));
+        }
+        Pin::new(&self.git_dir, &self.refs, commit)
     }
 
     /// Read access to its objects; sees what later fetches bring.
     pub fn objects(&self) -> Objects {
-        todo!()
+        Objects::clone(&self.objects.load())
+    }
+
+    /// Its bare repository's directory.
+    pub fn git_dir(&self) -> &Path {
+        &self.git_dir
+    }
+
+    /// Where it is fetched from.
+    pub fn url(&self) -> &RepoUrl {
+        &self.url
+    }
+
+    pub(crate) fn net(&self) -> &NetOptions {
+        &self.net
+    }
+
+    pub(crate) fn pack_dir(&self) -> PathBuf {
+        self.git_dir.join("objects/pack")
+    }
+
+    /// Takes the repository's lock for writing and clears what a killed process left.
+    pub(crate) fn lock(&self, stop: &AtomicBool) -> Result<Lock> {
+        let lock = Lock::take(&self.lock_file(), stop)?;
+        clean::leftovers(&self.git_dir)?;
+        Ok(lock)
+    }
+
+    /// Takes the lock that orders pinning and removing. Never held for long.
+    pub(crate) fn lock_pins(&self) -> Result<Lock> {
+        Lock::take(&pin::lock_path(&self.git_dir)?, &AtomicBool::new(false))
+    }
+
+    /// Where its history is cut off.
+    pub(crate) fn boundary(&self) -> Result<Boundary> {
+        shallow::read(&shallow::path(&self.git_dir))
+    }
+
+    /// Replaces the boundary, reduced to what is in use. The repository's lock is held.
+    pub(crate) fn set_boundary(&self, boundary: &Boundary, more_tips: &[ObjectId]) -> Result<()> {
+        let mut tips = self.tips()?;
+        tips.extend_from_slice(more_tips);
+        let tidy = self.objects.load().tidy(&tips, boundary);
+        if tidy != self.boundary()? {
+            shallow::write(&shallow::path(&self.git_dir), &tidy)?;
+            self.complete.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        }
+        Ok(())
+    }
+
+    /// Records what a fetch of `spec` gave. The repository's lock is held.
+    pub(crate) fn set_known(&self, spec: &RefSpec, commit: CommitId) -> Result<()> {
+        if self.refs.fetched(spec)? == Some(commit) {
+            self.refs.renew(spec);
+            return Ok(());
+        }
+        self.refs.set_fetched(spec, commit)
+    }
+
+    pub(crate) fn renew(&self, spec: &RefSpec) {
+        self.refs.renew(spec);
+    }
+
+    /// All commits that are to be kept: fetched and pinned ones.
+    pub(crate) fn tips(&self) -> Result<Vec<ObjectId>> {
+        let mut tips: Vec<ObjectId> = self.refs.all_fetched()?.into_iter().map(|(_, id, _)| id).collect();
+        tips.extend(self.refs.all_pins()?.into_iter().map(|(_, id)| id));
+        tips.sort_unstable();
+        tips.dedup();
+        Ok(tips)
+    }
+
+    /// Drops pins of dead processes and fetched refs that nobody asked for within `unused`. Both locks are held.
+    pub(crate) fn expire(&self, unused: Duration) -> Result<()> {
+        pin::sweep(&self.git_dir, &self.refs)?;
+        for (path, _, age) in self.refs.all_fetched()? {
+            if age > unused {
+                durable::remove(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether this commit was found complete to this depth before.
+    pub(crate) fn is_complete(&self, commit: ObjectId, depth: u32) -> bool {
+        self.complete.lock().unwrap_or_else(PoisonError::into_inner).contains(&(commit, depth))
+    }
+
+    pub(crate) fn set_complete(&self, commit: ObjectId, depth: u32) {
+        let mut complete = self.complete.lock().unwrap_or_else(PoisonError::into_inner);
+        if complete.len() == COMPLETE {
+            complete.remove(0);
+        }
+        complete.push((commit, depth));
+    }
+
+    pub(crate) fn forget_complete(&self) {
+        self.complete.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Makes the repository one of `hash`, the remote's. The repository's lock is held.
+    ///
+    /// # Errors
+    /// [`Fault::Corrupt`] when it has objects of another hash already.
+    pub(crate) fn adopt_hash(&self, hash: gix::hash::Kind) -> Result<()> {
+        let stored = object_format(&self.git_dir)?;
+        if stored != hash {
+            let in_use = !self.tips()?.is_empty() || self.has_packs()?;
+            if in_use {
+                let message = format!(
+                    "repository {} has changed from {stored} to {hash} object ids: remove {} to fetch it anew",
+                    self.url,
+                    self.git_dir.display()
+                );
+                return Err(StoreError::new(Fault::Corrupt, message));
+            }
+            set_object_format(&self.git_dir, hash)?;
+        }
+        // Another process may have changed it, too.
+        if self.objects.load().hash() != hash {
+            self.objects.store(Arc::new(Objects::open(self.git_dir.join("objects"), hash)?));
+        }
+        Ok(())
+    }
+
+    fn has_packs(&self) -> Result<bool> {
+        let dir = self.pack_dir();
+        let mut entries = std::fs::read_dir(&dir).map_err(|err| durable::disk(&dir, "read", err))?;
+        Ok(entries.any(|entry| entry.is_ok_and(|entry| entry.path().extension().is_some_and(|extension| extension == "idx"))))
+    }
+
+    fn lock_file(&self) -> PathBuf {
+        self.git_dir.join(LOCK_FILE)
+    }
+}
+
+fn config(git_dir: &Path) -> Result<gix::config::File> {
+    let path = git_dir.join("config");
+    gix::config::File::from_path_no_includes(path.clone(), gix::config::Source::Local)
+        .map_err(|err| StoreError::new(Fault::Corrupt, format!("file {} cannot be read", path.display())).caused_by(err))
+}
+
+/// The hash that the repository's config says.
+fn object_format(git_dir: &Path) -> Result<gix::hash::Kind> {
+    let unknown = |name: &str| StoreError::new(Fault::Corrupt, format!("repository {} has objects of hash {name}", git_dir.display()));
+    match config(git_dir)?.string("extensions.objectFormat") {
+        None => Ok(gix::hash::Kind::Sha1),
+        Some(name) => name.to_string().parse().map_err(|_| unknown(&name.to_string())),
+    }
+}
+
+fn set_object_format(git_dir: &Path, hash: gix::hash::Kind) -> Result<()> {
+    let mut config = config(git_dir)?;
+    let failed = |err: gix::Error| StoreError::new(Fault::Internal, "the hash cannot be written into the config").caused_by(err);
+    config.set_raw_value("core.repositoryFormatVersion", "1").map_err(failed)?;
+    config.set_raw_value("extensions.objectFormat", hash.to_string().as_str()).map_err(failed)?;
+    durable::write(&git_dir.join("config"), &config.to_bstring())
+}
+
+/// The URL that the repository at `git_dir` is of; `None` when it has none.
+pub(crate) fn recorded_url(git_dir: &Path) -> Result<Option<String>> {
+    Ok(config(git_dir)?.string("remote.origin.url").map(|url| url.to_string()))
+}
+
+/// Makes a bare repository for `url` at `git_dir`, all at once: nobody sees half of one, and of two who make it one wins.
+pub(crate) fn create(git_dir: &Path, url: &RepoUrl) -> Result<()> {
+    let parent = git_dir.parent().ok_or_else(|| StoreError::new(Fault::Internal, "a repository has no directory to be in"))?;
+    std::fs::create_dir_all(parent).map_err(|err| durable::disk(parent, "created", err))?;
+    let temporary = tempfile::Builder::new().prefix(".new-").tempdir_in(parent).map_err(|err| durable::disk(parent, "written", err))?;
+    let failed =
+        |err: gix::Error| StoreError::new(Fault::Disk, format!("a repository cannot be created in {}", parent.display())).caused_by(err);
+    gix::create::into(
+        temporary.path(),
+        gix::create::Kind::Bare,
+        gix::create::Options { object_hash: Some(gix::hash::Kind::Sha1), ..Default::default() },
+    )
+    .map_err(failed)?;
+    // Sample hooks are of no use where no hook ever runs.
+    let _ = std::fs::remove_dir_all(temporary.path().join("hooks"));
+    let mut config = config(temporary.path())?;
+    config.set_raw_value("remote.origin.url", url.to_string().as_str()).map_err(failed)?;
+    durable::write(&temporary.path().join("config"), &config.to_bstring())?;
+    std::fs::create_dir_all(temporary.path().join("objects/pack")).map_err(|err| durable::disk(git_dir, "created", err))?;
+    durable::sync_directory(temporary.path())?;
+    let made = temporary.keep();
+    match std::fs::rename(&made, git_dir) {
+        Ok(()) => durable::sync_directory(parent),
+        Err(err) => {
+            let _ = std::fs::remove_dir_all(&made);
+            // Somebody else was faster: theirs is as good.
+            if git_dir.join("config").is_file() { Ok(()) } else { Err(durable::disk(git_dir, "created", err)) }
+        }
     }
 }

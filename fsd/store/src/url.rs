@@ -147,7 +147,7 @@ impl RepoUrl {
 
     /// The normalized text: one per repository at one host by one scheme. Scheme and host are lower case; the default port, trailing
     /// slashes and one trailing `.git` are gone (not for `file`, where `a` and `a.git` may both exist); the scp form is `ssh://`. It is what
-    /// names a repository's directory; what is fetched from is [`RepoUrl::to_string`].
+    /// names a repository's directory; what is fetched from is the `Display` text.
     pub fn normalized(&self) -> String {
         let mut path = self.path.trim_end_matches('/');
         if self.scheme != Scheme::File

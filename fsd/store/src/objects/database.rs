@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use arc_swap::ArcSwap;
 
 use super::loose::Loose;
-use super::pack::Pack;
+use super::pack::{Pack, PackAccess};
 use crate::error::{Fault, Result, StoreError};
 
 pub(crate) struct Database {

@@ -41,11 +41,6 @@ impl Pack {
         &self.index
     }
 
-    /// Where `id` is in this pack.
-    pub(crate) fn offset_of(&self, id: &gix::hash::oid) -> Option<u64> {
-        self.index.lookup(id).map(|at| self.index.pack_offset_at_index(at))
-    }
-
     /// The mapped pack, `None` when it was removed since the index was read.
     pub(crate) fn data(&self) -> Result<Option<&data::File>> {
         if let Some(data) = self.data.get() {
@@ -77,19 +72,32 @@ impl Pack {
     pub(super) fn is_current(&self) -> bool {
         !self.stale.load(Ordering::Relaxed)
     }
+}
+
+/// What decoding needs of a pack, whether it has an index yet or not.
+pub(crate) trait PackAccess {
+    /// The mapped pack.
+    fn mapped(&self) -> Result<&data::File>;
+
+    /// Where `id` is in this pack.
+    fn offset_of(&self, id: &gix::hash::oid) -> Option<u64>;
+
+    /// The error for something that is wrong at `offset`.
+    fn broken(&self, offset: u64) -> StoreError;
 
     /// The entry at `offset`.
-    pub(crate) fn entry(&self, data: &data::File, offset: u64) -> Result<data::Entry> {
-        data.entry(offset).map_err(|err| self.broken(offset).caused_by(err))
+    fn entry(&self, offset: u64) -> Result<data::Entry> {
+        self.mapped()?.entry(offset).map_err(|err| self.broken(offset).caused_by(err))
     }
 
     /// The compressed bytes that start at `from`, up to the end of the pack.
-    pub(crate) fn compressed<'a>(&self, data: &'a data::File, from: u64) -> Result<&'a [u8]> {
+    fn compressed(&self, from: u64) -> Result<&[u8]> {
+        let data = self.mapped()?;
         data.entry_slice(from..data.pack_end() as u64).ok_or_else(|| self.broken(from))
     }
 
     /// Where the base of a delta is: an offset in this pack, or the id of an object elsewhere. `None` for a full object.
-    pub(crate) fn base_of(&self, entry: &data::Entry) -> Result<Option<Base>> {
+    fn base_of(&self, entry: &data::Entry) -> Result<Option<Base>> {
         use data::entry::Header;
         Ok(match entry.header {
             Header::OfsDelta { base_distance } => {
@@ -100,8 +108,18 @@ impl Pack {
             Header::Commit | Header::Tree | Header::Blob | Header::Tag => None,
         })
     }
+}
 
-    pub(crate) fn broken(&self, offset: u64) -> StoreError {
+impl PackAccess for Pack {
+    fn mapped(&self) -> Result<&data::File> {
+        self.data()?.ok_or_else(|| StoreError::new(Fault::Corrupt, format!("pack {} is gone", self.path.display())))
+    }
+
+    fn offset_of(&self, id: &gix::hash::oid) -> Option<u64> {
+        self.index.lookup(id).map(|at| self.index.pack_offset_at_index(at))
+    }
+
+    fn broken(&self, offset: u64) -> StoreError {
         StoreError::new(Fault::Corrupt, format!("pack {} is broken at offset {offset}", self.path.display()))
     }
 }

@@ -11,8 +11,8 @@ use flate2::bufread::ZlibDecoder;
 
 use super::database::Found;
 use super::loose::Loose;
-use super::pack::{Base, Pack};
-use super::{MAX_PACK_HOPS, Objects, mapped};
+use super::pack::{Base, Pack, PackAccess};
+use super::{MAX_PACK_HOPS, Objects};
 use crate::error::{Fault, Result, StoreError};
 use crate::ids::ObjectId;
 
@@ -26,13 +26,14 @@ impl Objects {
     pub(crate) fn stream_to(&self, id: ObjectId, scratch: &Path, out: &mut dyn Write) -> Result<(gix::object::Kind, u64)> {
         match self.find(id)? {
             Found::Loose(loose) => stream_loose(*loose, out),
-            Found::Packed(pack, offset) => self.stream_packed_to(&pack, offset, scratch, out),
+            Found::Packed(pack, offset) => self.stream_packed_to(&*pack, offset, scratch, out),
         }
     }
 
-    pub(super) fn stream_packed_to(
+    /// Like [`Objects::stream_to`], for the entry at `offset` of `pack`.
+    pub(crate) fn stream_packed_to(
         &self,
-        pack: &Pack,
+        pack: &dyn PackAccess,
         offset: u64,
         scratch: &Path,
         out: &mut dyn Write,
@@ -62,14 +63,14 @@ impl Objects {
     }
 
     /// The deltas from the entry at `offset` down, and the full object below them.
-    fn chain(&self, pack: &Pack, offset: u64) -> Result<(Vec<Link>, Full)> {
+    fn chain(&self, pack: &dyn PackAccess, offset: u64) -> Result<(Vec<Link>, Full)> {
         let mut chain = Vec::new();
         let mut elsewhere: Option<Arc<Pack>> = None;
         let mut at = offset;
         let mut hops = 0;
         loop {
-            let here = elsewhere.as_deref().unwrap_or(pack);
-            let entry = here.entry(mapped(here)?, at)?;
+            let here = access(elsewhere.as_ref(), pack);
+            let entry = here.entry(at)?;
             let Some(base) = here.base_of(&entry)? else {
                 return Ok((chain, Full::Packed(elsewhere, entry)));
             };
@@ -98,6 +99,10 @@ impl Objects {
     }
 }
 
+fn access<'a>(elsewhere: Option<&'a Arc<Pack>>, start: &'a dyn PackAccess) -> &'a dyn PackAccess {
+    elsewhere.map_or(start, |pack| &**pack)
+}
+
 /// The full object at the end of a chain. `None` for the pack means the one the chain starts in.
 enum Full {
     Packed(Option<Arc<Pack>>, gix_pack::data::Entry),
@@ -105,14 +110,14 @@ enum Full {
 }
 
 impl Full {
-    fn stream(self, start: &Pack, out: &mut dyn Write) -> Result<(gix::object::Kind, u64)> {
+    fn stream(self, start: &dyn PackAccess, out: &mut dyn Write) -> Result<(gix::object::Kind, u64)> {
         match self {
             Full::Loose(loose) => stream_loose(*loose, out),
             Full::Packed(pack, entry) => {
-                let pack = pack.as_deref().unwrap_or(start);
+                let pack = access(pack.as_ref(), start);
                 let broken = || pack.broken(entry.pack_offset());
                 let kind = entry.header.as_kind().ok_or_else(broken)?;
-                let mut content = ZlibDecoder::new(pack.compressed(mapped(pack)?, entry.data_offset)?);
+                let mut content = ZlibDecoder::new(pack.compressed(entry.data_offset)?);
                 let mut piece = vec![0; PIECE];
                 let mut size = 0u64;
                 loop {
@@ -158,10 +163,10 @@ struct Link {
 
 impl Link {
     /// Applies this delta to `base` of `base_size` bytes; the size of the result.
-    fn apply(&self, start: &Pack, base: &Spooled, base_size: u64, out: &mut dyn Write) -> Result<u64> {
-        let pack = self.pack.as_deref().unwrap_or(start);
+    fn apply(&self, start: &dyn PackAccess, base: &Spooled, base_size: u64, out: &mut dyn Write) -> Result<u64> {
+        let pack = access(self.pack.as_ref(), start);
         let broken = || pack.broken(self.data_offset);
-        let compressed = pack.compressed(mapped(pack)?, self.data_offset)?;
+        let compressed = pack.compressed(self.data_offset)?;
         let inflated = ZlibDecoder::new(compressed).take(self.size);
         let mut delta = Instructions { inner: BufReader::with_capacity(PIECE, inflated), pack, at: self.data_offset };
         if delta.varint()? != base_size {
@@ -198,7 +203,7 @@ impl Link {
 /// The instructions of a delta, read as they inflate (`gitformat-pack(5)`, "Deltified representation").
 struct Instructions<'a, R> {
     inner: BufReader<R>,
-    pack: &'a Pack,
+    pack: &'a dyn PackAccess,
     at: u64,
 }
 

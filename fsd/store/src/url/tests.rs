@@ -18,7 +18,8 @@ fn refusal(text: &str, policy: &UrlPolicy) -> String {
 
 #[test]
 fn forms_are_taken_apart() {
-    let cases: &[(&str, Scheme, Option<&str>, &str, Option<u16>, &str)] = &[
+    type Case = (&'static str, Scheme, Option<&'static str>, &'static str, Option<u16>, &'static str);
+    let cases: &[Case] = &[
         ("https://example.com/a/b.git", Scheme::Https, None, "example.com", None, "/a/b.git"),
         ("HTTPS://Example.COM:443/a", Scheme::Https, None, "example.com", None, "/a"),
         ("https://example.com:8443/a", Scheme::Https, None, "example.com", Some(8443), "/a"),

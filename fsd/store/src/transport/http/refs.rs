@@ -21,7 +21,9 @@ pub(in super::super) fn ls_refs_once(
     wire: Wire,
     prefixes: &[String],
 ) -> Result<Option<Vec<RemoteRef>>> {
-    let Some(known) = memory::recall(&wire.url) else { return Ok(None) };
+    let known =
+        memory::recall(&wire.url).filter(|known| url.allows_host(known.base.host_str().unwrap_or_default().trim_matches(['[', ']'])));
+    let Some(known) = known else { return Ok(None) };
     let session = Session::new(url, auth, net, wire, Some(known.base))?;
     let headers = [
         ("Git-Protocol", "version=2"),

@@ -38,7 +38,7 @@ struct Key {
 }
 
 enum Loaded {
-    Key(PrivateKey),
+    Key(Arc<PrivateKey>),
     Locked(Option<KeyData>),
 }
 
@@ -49,7 +49,7 @@ impl Offer {
         for (index, text) in auth.keys.iter().enumerate() {
             let name = if auth.keys.len() == 1 { "the SSH key".to_owned() } else { format!("SSH key {}", index + 1) };
             match decode(text.reveal()) {
-                Ok(Loaded::Key(key)) => offer.keys.push(Key { name, key: Arc::new(key) }),
+                Ok(Loaded::Key(key)) => offer.keys.push(Key { name, key }),
                 Ok(Loaded::Locked(_)) => return Err(locked(&name)),
                 Err(why) => return Err(StoreError::new(Fault::Refused, format!("{name} {why}"))),
             }
@@ -57,7 +57,7 @@ impl Offer {
         for path in &auth.key_files {
             let name = format!("key {}", named(path));
             match read(path).and_then(|text| decode(&text)) {
-                Ok(Loaded::Key(key)) => offer.keys.push(Key { name, key: Arc::new(key) }),
+                Ok(Loaded::Key(key)) => offer.keys.push(Key { name, key }),
                 Ok(Loaded::Locked(public)) => offer.locked.push((name, public)),
                 Err(_) if auth.keys_optional && !path.exists() => {}
                 Err(why) if auth.keys_optional => offer.notes.push(format!("{name} {why}")),
@@ -239,7 +239,7 @@ fn decode(text: &str) -> std::result::Result<Loaded, String> {
         return Ok(Loaded::Locked(None));
     }
     match keys::decode_secret_key(&text, None) {
-        Ok(key) => Ok(Loaded::Key(key)),
+        Ok(key) => Ok(Loaded::Key(Arc::new(key))),
         Err(keys::Error::KeyIsEncrypted) => {
             Ok(Loaded::Locked(PrivateKey::from_openssh(&text).ok().map(|key| key.public_key().key_data().clone())))
         }

@@ -31,6 +31,7 @@ fn keys_are_read_in_every_form_that_ssh_keygen_writes() {
         &["-t", "rsa", "-b", "2048", "-m", "PEM"],
         &["-t", "rsa", "-b", "2048", "-m", "PKCS8"],
         &["-t", "ecdsa", "-m", "PKCS8"],
+        &["-t", "ecdsa", "-b", "256", "-m", "PEM"],
     ];
     for (index, form) in forms.iter().enumerate() {
         let path = keygen(dir.path(), &format!("key{index}"), &[form, &["-N", ""][..]].concat());

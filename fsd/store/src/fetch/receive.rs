@@ -1,0 +1,108 @@
+//! Receives a pack: negotiation, the pack into the object store, what the host says about the boundary.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use gix::protocol::fetch::response::ShallowUpdate;
+use gix::protocol::fetch::{Context, Options, Shallow, Tags};
+
+use super::monitor::{self, Counters, Gix};
+use super::negotiate::{Haves, Lookup};
+use super::remote::{Remote, agent, failed};
+use super::{Fetch, Phase};
+use crate::error::{Fault, Result};
+use crate::ids::ObjectId;
+use crate::packing;
+use crate::repository::{Repository, durable, shallow};
+
+/// What came. The objects are durable already; nothing refers to them yet.
+pub(super) struct Received {
+    /// The pack file, when the host sent any object.
+    pub(super) pack: Option<PathBuf>,
+    /// How many objects it has.
+    pub(super) objects: u64,
+    /// What the host says about where the history is cut.
+    pub(super) shallow: Vec<ShallowUpdate>,
+}
+
+impl Received {
+    /// Removes the pack again.
+    pub(super) fn discard(&self, repository: &Repository) -> Result<()> {
+        if let Some(pack) = &self.pack {
+            // Without its index a pack is no part of the repository.
+            durable::remove(&pack.with_extension("idx"))?;
+            durable::remove(pack)?;
+            repository.objects().forget_packs()?;
+        }
+        Ok(())
+    }
+}
+
+impl Remote<'_> {
+    /// Receives `wants` with `depth` commits of history (0: all of it).
+    pub(super) fn receive(&mut self, fetch: &Fetch<'_>, wants: &[ObjectId], depth: u32) -> Result<Received> {
+        fetch.progress.update(Phase::Negotiating, 0, None);
+        monitor::watch(fetch.progress, |counters| self.receive_counted(fetch.repository, wants, depth, counters))
+    }
+
+    fn receive_counted(&mut self, repository: &Repository, wants: &[ObjectId], depth: u32, counters: &Arc<Counters>) -> Result<Received> {
+        let objects = repository.objects();
+        let boundary = repository.boundary()?;
+        let tips: Vec<ObjectId> = repository.tips()?.into_iter().filter(|tip| objects.contains_now(tip)).collect();
+        // gix writes the shallow file by itself, not durably and before we had a look: it gets a copy.
+        let scratch = tempfile::Builder::new()
+            .prefix(".tmp-")
+            .tempdir_in(repository.git_dir())
+            .map_err(|err| durable::disk(repository.git_dir(), "written", err))?;
+        let shallow_file = scratch.path().join("shallow");
+        shallow::write(&shallow_file, &boundary)?;
+        let shallow = match std::num::NonZeroU32::new(depth) {
+            Some(depth) => Shallow::DepthAtRemote(depth),
+            None if boundary.is_empty() => Shallow::NoChange,
+            None => Shallow::undo(),
+        };
+        let lookup = Lookup(objects.clone());
+        let mut pack = None;
+        let mut own_error = None;
+        let mut haves = Haves::new(wants, tips, &lookup);
+        let outcome = gix::protocol::fetch(
+            &mut haves,
+            |stream, _progress, stop| match packing::receive(stream, &repository.pack_dir(), &objects, &counters.pack, stop) {
+                Ok(received) => {
+                    pack = received;
+                    Ok(true)
+                }
+                Err(err) => {
+                    let shown = gix::Error::from_error(std::io::Error::other(err.to_string()));
+                    own_error = Some(err);
+                    Err(shown)
+                }
+            },
+            Gix::new(counters),
+            self.stop,
+            Context {
+                handshake: &mut self.handshake,
+                transport: &mut self.connection.transport,
+                user_agent: agent(),
+                trace_packetlines: false,
+            },
+            Options { shallow_file, shallow: &shallow, tags: Tags::None, reject_shallow_remote: false },
+        );
+        let (path, count) = pack.map_or((None, 0), |new| (new.path, new.objects));
+        match outcome {
+            Ok(outcome) => {
+                let shallow = outcome.map(|outcome| outcome.last_response.shallow_updates().to_vec()).unwrap_or_default();
+                Ok(Received { pack: path, objects: count, shallow })
+            }
+            Err(err) => {
+                Received { pack: path, objects: count, shallow: Vec::new() }.discard(repository)?;
+                let classified = failed(&err, &self.connection, self.url, self.stop);
+                Err(match own_error {
+                    // The transport's own failure, or the user's, came first; else what the pack says is most telling.
+                    Some(own) if !matches!(classified.fault(), Fault::Unreachable | Fault::Cancelled | Fault::Refused) => own,
+                    _ => classified,
+                })
+            }
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! What a killed fetch leaves behind. Only called under the repository's lock, so that nothing of a live fetch can be hit.
+
+use std::path::Path;
+
+use super::durable;
+use crate::error::Result;
+
+/// Temporary files in the pack directory: ours and gix's.
+const TEMPORARY: [&str; 3] = [".tmp", "tmp_", ".gitmount-"];
+
+/// Removes temporary packs, packs without index, keep files and lock files.
+pub(super) fn leftovers(git_dir: &Path) -> Result<()> {
+    let packs = git_dir.join("objects/pack");
+    for path in entries(&packs)? {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let unfinished = TEMPORARY.iter().any(|prefix| name.starts_with(prefix));
+        // The index is written last: a pack without one was never part of the repository.
+        let unindexed = name.ends_with(".pack") && !path.with_extension("idx").exists();
+        if unfinished || unindexed || name.ends_with(".keep") {
+            remove_any(&path)?;
+        }
+    }
+    for path in entries(git_dir)? {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if name.ends_with(".lock") && name != super::LOCK_FILE || name.starts_with(".tmp") {
+            remove_any(&path)?;
+        }
+    }
+    remove_locks(&git_dir.join("refs"))
+}
+
+fn remove_locks(dir: &Path) -> Result<()> {
+    for path in entries(dir)? {
+        if path.is_dir() {
+            remove_locks(&path)?;
+        } else if path.extension().is_some_and(|extension| extension == "lock") {
+            durable::remove(&path)?;
+        }
+    }
+    Ok(())
+}
+
+fn remove_any(path: &Path) -> Result<()> {
+    if path.is_dir() {
+        return std::fs::remove_dir_all(path).map_err(|err| durable::disk(path, "removed", err));
+    }
+    durable::remove(path)
+}
+
+fn entries(dir: &Path) -> Result<Vec<std::path::PathBuf>> {
+    let listing = match std::fs::read_dir(dir) {
+        Ok(listing) => listing,
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(vec![]),
+        Err(err) => return Err(durable::disk(dir, "read", err)),
+    };
+    listing.map(|entry| entry.map(|entry| entry.path()).map_err(|err| durable::disk(dir, "read", err))).collect()
+}

@@ -1,0 +1,238 @@
+//! The file system's answers across switches, without a kernel: a recording stands in for its notifications.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use bstr::{BStr, BString};
+use gitmount_fsd::fs::{Attr, FileSystem, FsError};
+use gitmount_fsd::inode::NodeId;
+use gitmount_fsd::view::switch::Kernel;
+use gitmount_fsd::view::{View, ViewOptions};
+use gitmount_store::local::LocalRepository;
+use gitmount_store::objects::EntryKind;
+use gitmount_store::path::RepoPath;
+
+#[derive(Default)]
+struct Recorder {
+    expired: Mutex<Vec<(NodeId, BString)>>,
+    invalidated: Mutex<Vec<NodeId>>,
+}
+
+impl Kernel for Recorder {
+    fn expire(&self, parent: NodeId, name: &BStr) {
+        self.expired.lock().expect("no panic").push((parent, name.to_owned()));
+    }
+    fn invalidate(&self, dir: NodeId) {
+        self.invalidated.lock().expect("no panic").push(dir);
+    }
+}
+
+struct Fixture {
+    dir: tempfile::TempDir,
+    fs: FileSystem,
+    repository: LocalRepository,
+}
+
+fn git(dir: &Path, args: &[&str]) {
+    let identity = ["GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"].map(|name| (name, "a"));
+    let mut command = Command::new("git");
+    command.args(args).current_dir(dir).env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1").envs(identity);
+    assert!(command.status().expect("git runs").success(), "git {args:?}");
+}
+
+impl Fixture {
+    fn new(files: &[(&str, &str)]) -> Self {
+        Self::at(files, "")
+    }
+
+    fn at(files: &[(&str, &str)], path: &str) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        git(dir.path(), &["init", "-q", "-b", "main"]);
+        commit(dir.path(), files, &[]);
+        let repository = LocalRepository::discover(dir.path()).expect("a repository");
+        let head = repository.resolve("HEAD").expect("a commit");
+        let mut options = ViewOptions::new("main", dir.path().join("spool"));
+        options.path = RepoPath::parse(path).expect("a path");
+        let view = View::new(repository.objects(), head, options).expect("a view");
+        Fixture { fs: FileSystem::new(view), dir, repository }
+    }
+
+    fn view(&self) -> &Arc<View> {
+        self.fs.view()
+    }
+
+    fn switch(&self, write: &[(&str, &str)], remove: &[&str]) -> Recorder {
+        commit(self.dir.path(), write, remove);
+        let kernel = Recorder::default();
+        let head = self.repository.resolve("HEAD").expect("a commit");
+        self.view().switch_to(head, &kernel).expect("switches");
+        kernel
+    }
+
+    fn walk(&self, path: &str) -> Result<Option<Attr>, FsError> {
+        let mut attr = self.fs.attr(NodeId::ROOT)?;
+        for name in path.split('/') {
+            match self.fs.lookup(attr.node, name.into())? {
+                Some(next) => attr = next,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(attr))
+    }
+
+    fn get(&self, path: &str) -> Attr {
+        self.walk(path).expect("no error").unwrap_or_else(|| panic!("{path} is missing"))
+    }
+
+    fn read(&self, node: NodeId) -> Vec<u8> {
+        let (give, take) = std::sync::mpsc::channel();
+        self.fs.read(node, 0, 1 << 20, move |data| give.send(data.map(<[u8]>::to_vec)).expect("somebody waits"));
+        take.recv().expect("an answer").expect("no error")
+    }
+
+    fn names(&self, dir: NodeId) -> Vec<String> {
+        let mut names = vec![];
+        let listed = self.fs.list(dir, 0, true, &mut |line| {
+            names.push(line.name.to_string());
+            true
+        });
+        listed.expect("lists");
+        names.split_off(2)
+    }
+}
+
+fn commit(dir: &Path, write: &[(&str, &str)], remove: &[&str]) {
+    for name in remove {
+        git(dir, &["rm", "-rqf", "--", name]);
+    }
+    for (name, content) in write {
+        let path = dir.join(name);
+        std::fs::create_dir_all(path.parent().expect("below the work tree")).expect("directories");
+        std::fs::write(path, content).expect("writes");
+        git(dir, &["add", "--", name]);
+    }
+    git(dir, &["commit", "-qm", "next", "--allow-empty"]);
+}
+
+#[test]
+fn a_changed_file_is_a_new_node_and_the_old_one_keeps_its_bytes() {
+    let fixture = Fixture::new(&[("a/f", "old"), ("a/same", "same"), ("b/other", "other")]);
+    let (dir, old, same) = (fixture.get("a"), fixture.get("a/f"), fixture.get("a/same"));
+    let told = fixture.switch(&[("a/f", "newer")], &[]);
+    let new = fixture.get("a/f");
+    assert_ne!(new.node, old.node);
+    assert!(new.time > old.time);
+    assert_eq!(fixture.read(new.node), b"newer");
+    assert_eq!(fixture.read(old.node), b"old");
+    assert_eq!(fixture.fs.attr(old.node).expect("still known").nlink, 0);
+    assert_eq!(fixture.get("a").node, dir.node, "a directory keeps its node");
+    assert_eq!(fixture.get("a/same"), same, "an unchanged file keeps node and mtime");
+    assert_eq!(*told.expired.lock().expect("no panic"), [(dir.node, BString::from("f"))]);
+    assert!(told.invalidated.lock().expect("no panic").contains(&dir.node));
+    fixture.fs.forget(old.node, 1);
+    assert!(matches!(fixture.fs.attr(old.node), Err(FsError::Stale)));
+}
+
+#[test]
+fn unknown_directories_are_neither_read_nor_told() {
+    let fixture = Fixture::new(&[("seen/f", "1"), ("unseen/f", "1")]);
+    fixture.get("seen/f");
+    let told = fixture.switch(&[("unseen/f", "2")], &[]);
+    assert!(told.expired.lock().expect("no panic").is_empty());
+    assert_eq!(fixture.read(fixture.get("unseen/f").node), b"2");
+}
+
+#[test]
+fn added_names_are_told_since_their_absence_may_be_cached() {
+    let fixture = Fixture::new(&[("a/f", "1")]);
+    assert!(fixture.walk("a/new").expect("no error").is_none());
+    let told = fixture.switch(&[("a/new", "2")], &[]);
+    let dir = fixture.get("a").node;
+    assert_eq!(*told.expired.lock().expect("no panic"), [(dir, BString::from("new"))]);
+    assert_eq!(fixture.read(fixture.get("a/new").node), b"2");
+}
+
+#[test]
+fn a_removed_directory_is_dead_also_when_its_path_comes_back() {
+    let fixture = Fixture::new(&[("a/b/f", "1"), ("keep", "")]);
+    let (outer, inner, file) = (fixture.get("a"), fixture.get("a/b"), fixture.get("a/b/f"));
+    fixture.switch(&[], &["a"]);
+    assert!(fixture.walk("a").expect("no error").is_none());
+    for dir in [outer.node, inner.node] {
+        assert!(matches!(fixture.fs.lookup(dir, "f".into()), Err(FsError::NotFound)));
+        assert!(matches!(fixture.fs.list(dir, 0, true, &mut |_| true), Err(FsError::NotFound)));
+        assert_eq!(fixture.fs.attr(dir).expect("known").nlink, 0);
+    }
+    assert_eq!(fixture.read(file.node), b"1");
+    fixture.switch(&[("a/b/f", "1")], &[]);
+    assert_ne!(fixture.get("a").node, outer.node);
+    assert_ne!(fixture.get("a/b/f").node, file.node);
+    assert!(matches!(fixture.fs.lookup(inner.node, "f".into()), Err(FsError::NotFound)));
+}
+
+#[test]
+fn types_change_and_change_back() {
+    let fixture = Fixture::new(&[("x", "file")]);
+    let first = fixture.get("x");
+    fixture.switch(&[("x/inner", "dir")], &["x"]);
+    let dir = fixture.get("x");
+    assert_eq!((dir.kind, dir.nlink), (EntryKind::Directory, 2));
+    assert_eq!(fixture.read(fixture.get("x/inner").node), b"dir");
+    fixture.switch(&[("x", "file")], &["x"]);
+    let back = fixture.get("x");
+    assert_eq!(back.kind, EntryKind::File);
+    assert!(back.time > first.time && ![first.node, dir.node].contains(&back.node));
+}
+
+#[test]
+fn a_half_read_listing_goes_on_where_it_was() {
+    let fixture = Fixture::new(&[("d/a", ""), ("d/b", ""), ("d/c", ""), ("d/e", "")]);
+    let dir = fixture.get("d").node;
+    let (mut names, mut cookie) = (vec![], 0);
+    let mut take = |after: u64, count: usize, names: &mut Vec<String>| {
+        let mut left = count;
+        let listed = fixture.fs.list(dir, after, true, &mut |line| {
+            if left == 0 {
+                return false;
+            }
+            left -= 1;
+            names.push(line.name.to_string());
+            cookie = line.cookie;
+            true
+        });
+        listed.expect("lists");
+        cookie
+    };
+    let half = take(0, 4, &mut names);
+    fixture.switch(&[("d/aa", ""), ("d/d", "")], &["d/a", "d/c"]);
+    take(half, usize::MAX, &mut names);
+    assert_eq!(names, [".", "..", "a", "b", "c", "e"]);
+    assert_eq!(fixture.names(dir), ["aa", "b", "d", "e"]);
+}
+
+#[test]
+fn a_view_of_a_sub_directory_follows_it_and_refuses_a_commit_without_it() {
+    let fixture = Fixture::at(&[("sub/f", "1"), ("else", "x")], "sub");
+    assert_eq!(fixture.names(NodeId::ROOT), ["f"]);
+    fixture.switch(&[("sub/f", "2")], &[]);
+    assert_eq!(fixture.read(fixture.get("f").node), b"2");
+    commit(fixture.dir.path(), &[], &["sub"]);
+    let head = fixture.repository.resolve("HEAD").expect("a commit");
+    let error = fixture.view().switch_to(head, &Recorder::default()).expect_err("there is no such directory");
+    assert!(error.to_string().contains("sub"), "{error}");
+    assert_eq!(fixture.read(fixture.get("f").node), b"2", "the old commit is served on");
+}
+
+#[test]
+fn a_commit_with_the_same_tree_changes_the_commit_only() {
+    let fixture = Fixture::new(&[("f", "1")]);
+    let before = fixture.get("f");
+    let old = fixture.view().current().commit;
+    let told = fixture.switch(&[], &[]);
+    assert_ne!(fixture.view().current().commit, old);
+    assert!(told.invalidated.lock().expect("no panic").is_empty());
+    assert_eq!(fixture.get("f"), before);
+    let commit = fixture.fs.xattr(NodeId::ROOT, "user.git.commit".into()).expect("an attribute");
+    assert_eq!(commit, fixture.view().current().commit.to_string());
+}
