@@ -110,8 +110,11 @@ pub struct MountArgs {
     #[arg(long, value_name = "INTERVAL", default_value = "5m")]
     pub pull: String,
     /// Commits of history to fetch; 0 for all
-    #[arg(long, value_name = "N", default_value = "1")]
+    #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true)]
     pub depth: String,
+    /// Give up on a host that is silent for this long
+    #[arg(long, value_name = "DURATION", default_value = "60s")]
+    pub timeout: String,
     /// What to do when the host does not answer: refuse, or serve the last known commit
     #[arg(long, value_enum, value_name = "MODE", default_value = "refuse")]
     pub offline: OfflineArg,
@@ -130,9 +133,6 @@ pub struct MountArgs {
     /// Stay in the foreground and log to stderr ($GITMOUNT_LOG sets the level)
     #[arg(short, long)]
     pub foreground: bool,
-    /// Set by the foreground process when it starts the one in the background.
-    #[arg(long, hide = true, conflicts_with = "foreground")]
-    pub background_child: bool,
 }
 
 /// `--offline`.

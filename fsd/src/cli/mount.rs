@@ -22,10 +22,10 @@ use crate::daemon::serving::Prepared;
 /// How long the answers that are on their way may take when the mount is gone.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
-/// Runs the command.
-pub fn run(args: &MountArgs) -> Result<()> {
+/// Runs the command; `child` is whether this process was started to serve in the background.
+pub fn run(args: &MountArgs, child: bool) -> Result<()> {
     let plan = Plan::new(args);
-    if args.background_child {
+    if child {
         // The parent prints the error.
         return match plan.and_then(|plan| serve(plan, false)) {
             Ok(()) => Ok(()),
@@ -112,5 +112,10 @@ fn warn(text: &str) {
 fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("GITMOUNT_LOG").unwrap_or_else(|_| "info".into());
     // Fails only when a subscriber is set already, which then logs.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal()).with_target(false).try_init();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .try_init();
 }

@@ -86,7 +86,11 @@ pub fn absolute(dir: &Path) -> Result<PathBuf> {
                     let shown = dir.display();
                     Err(CliError::usage(format!("{shown} does not exist: give an empty directory (`mkdir {shown}` makes one)")))
                 }
-                _ => Err(CliError::usage(format!("{} cannot be reached ({}): give an empty directory of your own", dir.display(), cause(&error)))),
+                _ => Err(CliError::usage(format!(
+                    "{} cannot be reached ({}): give an empty directory of your own",
+                    dir.display(),
+                    cause(&error)
+                ))),
             }
         }
     }

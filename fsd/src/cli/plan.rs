@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use gitmount_store::credential::{Auth, HttpAuth, LoginSource};
 use gitmount_store::path::RepoPath;
@@ -15,9 +16,9 @@ use nix::unistd::Uid;
 
 use super::args::{MountArgs, OfflineArg, StoreArg};
 use super::exit::{CliError, Result, cause};
-use crate::control::runtime::RuntimeDir;
 use super::{git_config, mount_table, ssh};
-use crate::daemon::policy::{Offline, Pull};
+use crate::control::runtime::RuntimeDir;
+use crate::daemon::policy::{self, Offline, Pull};
 use crate::daemon::serving::{Config, Source};
 
 /// Where fusermount3 looks for what users may do.
@@ -44,16 +45,20 @@ impl Plan {
             let path = path.canonicalize().map_err(|e| no_such_path(path, &e))?;
             Source::Local { path, revision: args.reference.clone() }
         } else {
-            let policy = UrlPolicy { allow_http: args.allow_http, allow_file: args.allow_file, hosts: vec![] };
-            let url = RepoUrl::parse(text(&args.source, "URL")?, &policy)?;
+            let url = url(text(&args.source, "URL")?, args)?;
             Source::Remote { url, spec: RefSpec::parse(&args.reference)?, depth, auth: Auth::default(), offline }
         };
         let target = mount_table::absolute(&args.dir)?;
         if args.allow_other && !Uid::effective().is_root() && !others_allowed(&std::fs::read_to_string(FUSE_CONF).unwrap_or_default()) {
-            return Err(CliError::usage(format!("--allow-other needs the line `user_allow_other` in {FUSE_CONF}: add it, or leave the option out")));
+            return Err(CliError::usage(format!(
+                "--allow-other needs the line `user_allow_other` in {FUSE_CONF}: add it, or leave the option out"
+            )));
         }
         mount_table::check_target(&target, &RuntimeDir::open()?)?;
-        let config = Config { source, path, pull, target, allow_other: args.allow_other, store: store_options(&args.store)? };
+        let mut store = store_options(&args.store)?;
+        store.idle = timeout(&args.timeout)?;
+        store.connect = store.connect.min(store.idle);
+        let config = Config { source, path, pull, target, allow_other: args.allow_other, store };
         Ok(Plan { config })
     }
 
@@ -87,6 +92,18 @@ impl Plan {
         }
         Ok((self.config, warnings))
     }
+}
+
+/// Checks a URL; of a `file` URL it says how it is allowed.
+fn url(text: &str, args: &MountArgs) -> Result<RepoUrl> {
+    let policy = |allow_file| UrlPolicy { allow_http: args.allow_http, allow_file, hosts: vec![] };
+    RepoUrl::parse(text, &policy(args.allow_file)).map_err(|error| match RepoUrl::parse(text, &policy(true)) {
+        Ok(url) => CliError::usage(format!(
+            "url \"{url}\" uses file, which is switched off: give the path {} itself, or allow it with --allow-file",
+            url.path()
+        )),
+        Err(_) => error.into(),
+    })
 }
 
 /// Whether `source` means a path: it exists, or it can be nothing else.
@@ -128,6 +145,12 @@ fn depth(text: &str) -> Result<u32> {
     text.parse().map_err(|_| CliError::usage(format!("depth {text:?} is no number of commits: give 1 or more, or 0 for the whole history")))
 }
 
+fn timeout(text: &str) -> Result<Duration> {
+    policy::duration(text).filter(|d| !d.is_zero()).ok_or_else(|| {
+        CliError::usage(format!("timeout {text:?} is no time that a host may be silent for: give a duration such as \"30s\" or \"2m\""))
+    })
+}
+
 fn no_such_path(path: &Path, error: &std::io::Error) -> CliError {
     let what = match error.kind() {
         std::io::ErrorKind::NotFound => "does not exist".to_owned(),
@@ -163,6 +186,14 @@ mod tests {
     fn fuse_conf_allows_others_by_a_line_of_its_own() {
         assert!(others_allowed("# comment\n user_allow_other \n"));
         assert!(!others_allowed("#user_allow_other\nmount_max = 1000\n") && !others_allowed(""));
+    }
+
+    #[test]
+    fn a_timeout_is_a_duration_above_zero() {
+        assert_eq!(timeout("2m").unwrap(), Duration::from_secs(120));
+        for bad in ["", "0s", "60", "never"] {
+            assert!(timeout(bad).unwrap_err().message.contains("\"30s\""), "{bad}");
+        }
     }
 
     #[test]

@@ -16,10 +16,11 @@ use super::mounts::{self, Entry};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Row {
     url: String,
+    /// This and the next two are empty for a dead mount: nobody knows them any more.
     #[serde(rename = "ref")]
-    reference: Option<String>,
-    path: Option<String>,
-    commit: Option<String>,
+    reference: String,
+    path: String,
+    commit: String,
     state: &'static str,
     /// RFC 3339, UTC.
     last_attempt: Option<String>,
@@ -89,9 +90,9 @@ fn row(entry: Entry) -> Row {
         pid: Some(pid),
         store: Some(lossy(&view.store)).filter(|s| !s.is_empty()),
         url: view.url,
-        reference: Some(view.r#ref),
-        path: Some(lossy(&view.path)),
-        commit: Some(view.commit),
+        reference: view.r#ref,
+        path: lossy(&view.path),
+        commit: view.commit,
     }
 }
 
@@ -114,12 +115,12 @@ fn table(rows: &[Row], now: SystemTime) -> String {
     let head = ["MOUNT", "STATE", "REF", "COMMIT", "PULLED", "URL"].map(String::from);
     let mut lines = vec![(head, None)];
     for row in rows {
-        let reference = match (row.reference.as_deref(), row.path.as_deref()) {
-            (None, _) => "-".to_owned(),
-            (Some(reference), None | Some("")) => reference.to_owned(),
-            (Some(reference), Some(path)) => format!("{reference}:{path}"),
+        let reference = match (row.reference.as_str(), row.path.as_str()) {
+            ("", _) => "-".to_owned(),
+            (reference, "") => reference.to_owned(),
+            (reference, path) => format!("{reference}:{path}"),
         };
-        let commit = row.commit.as_deref().map_or("-", |c| c.get(..12).unwrap_or(c));
+        let commit = if row.commit.is_empty() { "-" } else { row.commit.get(..12).unwrap_or(&row.commit) };
         let cells = [
             printable(&row.mounts.join(", ")),
             row.state.to_owned(),
@@ -232,7 +233,8 @@ mod tests {
     #[test]
     fn an_empty_table_says_so_and_a_dead_mount_says_what_to_do() {
         assert_eq!(table(&[], SystemTime::now()), "nothing is mounted\n");
-        let mount = super::super::mount_table::MountPoint { target: "/mnt/a".into(), source: "https://example.com/a.git".into(), named: true };
+        let mount =
+            super::super::mount_table::MountPoint { target: "/mnt/a".into(), source: "https://example.com/a.git".into(), named: true };
         let text = table(&[row(Entry::Dead(mount))], SystemTime::now());
         assert!(text.contains("dead") && text.contains("unmount it"), "{text}");
     }
