@@ -72,10 +72,13 @@ pub fn all() -> Result<Vec<Entry>> {
     let mut entries = Vec::new();
     for socket in runtime.sockets()? {
         match Client::connect(&socket) {
-            Ok(mut client) => {
-                let status = client.status()?;
-                entries.extend(status.views.into_iter().map(|view| Entry::Live { pid: status.pid, view }));
-            }
+            Ok(mut client) => match client.status() {
+                Ok(status) => entries.extend(status.views.into_iter().map(|view| Entry::Live { pid: status.pid, view })),
+                // It ended meanwhile.
+                Err(_) if !socket.exists() => {}
+                // One that is stuck does not hide the others.
+                Err(error) => eprintln!("gitmount: warning: the process at {} says nothing: {error}", socket.display()),
+            },
             Err(ConnectError::Missing(_)) => {}
             Err(ConnectError::Dead(_)) => match mount_table::mount_points()?.into_iter().find(|m| runtime.socket(&m.target) == socket) {
                 Some(mount) => entries.push(Entry::Dead(mount)),
