@@ -13,7 +13,7 @@ use crate::control::runtime::RuntimeDir;
 /// What is found at a mount point.
 pub enum Found {
     /// A process serves it.
-    Live(Client),
+    Live(Box<Client>),
     /// The process died; the mount is still in the kernel's table.
     Dead,
 }
@@ -26,7 +26,7 @@ pub enum Entry {
         /// Its process id.
         pid: u32,
         /// The view.
-        view: proto::View,
+        view: Box<proto::View>,
     },
     /// The kernel says so.
     Dead(MountPoint),
@@ -41,7 +41,7 @@ pub fn target(dir: &Path) -> Result<PathBuf> {
 pub fn find(target: &Path) -> Result<Found> {
     let runtime = RuntimeDir::open()?;
     match Client::connect(&runtime.socket(target)) {
-        Ok(client) => Ok(Found::Live(client)),
+        Ok(client) => Ok(Found::Live(Box::new(client))),
         Err(ConnectError::Dead(_) | ConnectError::Missing(_)) => {
             let mounts = mount_table::mount_points()?;
             if mounts.iter().any(|m| m.target == target && (m.is_ours(&runtime) || m.is_dead())) {
@@ -56,7 +56,7 @@ pub fn find(target: &Path) -> Result<Found> {
 /// A live process that serves `target`.
 pub fn live(target: &Path) -> Result<Client> {
     match find(target)? {
-        Found::Live(client) => Ok(client),
+        Found::Live(client) => Ok(*client),
         Found::Dead => {
             let shown = target.display();
             Err(CliError::other(format!(
@@ -73,7 +73,7 @@ pub fn all() -> Result<Vec<Entry>> {
     for socket in runtime.sockets()? {
         match Client::connect(&socket) {
             Ok(mut client) => match client.status() {
-                Ok(status) => entries.extend(status.views.into_iter().map(|view| Entry::Live { pid: status.pid, view })),
+                Ok(status) => entries.extend(status.views.into_iter().map(|view| Entry::Live { pid: status.pid, view: Box::new(view) })),
                 // It ended meanwhile.
                 Err(_) if !socket.exists() => {}
                 // One that is stuck does not hide the others.

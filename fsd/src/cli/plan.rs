@@ -19,7 +19,7 @@ use super::exit::{CliError, Result, cause};
 use super::{git_config, mount_table, ssh};
 use crate::control::runtime::RuntimeDir;
 use crate::daemon::policy::{self, Offline, Pull};
-use crate::daemon::serving::{Config, Source};
+use crate::daemon::serving::{Config, RemoteSource, Source};
 
 /// Where fusermount3 looks for what users may do.
 const FUSE_CONF: &str = "/etc/fuse.conf";
@@ -46,7 +46,7 @@ impl Plan {
             Source::Local { path, revision: args.reference.clone() }
         } else {
             let url = url(text(&args.source, "URL")?, args)?;
-            Source::Remote { url, spec: RefSpec::parse(&args.reference)?, depth, auth: Auth::default(), offline }
+            Source::Remote(Box::new(RemoteSource { url, spec: RefSpec::parse(&args.reference)?, depth, auth: Auth::default(), offline }))
         };
         let target = mount_table::absolute(&args.dir)?;
         if args.allow_other && !Uid::effective().is_root() && !others_allowed(&std::fs::read_to_string(FUSE_CONF).unwrap_or_default()) {
@@ -70,7 +70,8 @@ impl Plan {
     /// The daemon's configuration, with what this user may present to the host; and what of the user's own configuration cannot be honoured.
     pub fn with_credentials(mut self, login: Arc<dyn LoginSource>) -> Result<(Config, Vec<String>)> {
         let mut warnings = Vec::new();
-        if let Source::Remote { url, auth, .. } = &mut self.config.source {
+        if let Source::Remote(remote) = &mut self.config.source {
+            let RemoteSource { url, auth, .. } = &mut **remote;
             match url.scheme() {
                 Scheme::Https | Scheme::Http => {
                     auth.http = HttpAuth::Ask(login);

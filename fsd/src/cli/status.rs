@@ -74,7 +74,7 @@ fn row(entry: Entry) -> Row {
                 ..Row::default()
             };
         }
-        Entry::Live { pid, view } => (pid, view),
+        Entry::Live { pid, view } => (pid, *view),
     };
     let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let time = |ms: u64| UNIX_EPOCH + Duration::from_millis(ms);
@@ -173,6 +173,10 @@ fn age(at: SystemTime, now: SystemTime) -> String {
 mod tests {
     use super::*;
 
+    fn live(pid: u32, view: proto::View) -> Entry {
+        Entry::Live { pid, view: Box::new(view) }
+    }
+
     fn view() -> proto::View {
         proto::View {
             url: "https://example.com/a.git".into(),
@@ -191,7 +195,7 @@ mod tests {
 
     #[test]
     fn json_has_every_promised_field() {
-        let json = serde_json::to_value(row(Entry::Live { pid: 7, view: view() })).unwrap();
+        let json = serde_json::to_value(row(live(7, view()))).unwrap();
         let expected = serde_json::json!({
             "url": "https://example.com/a.git", "ref": "main", "path": "docs", "commit": "0123456789abcdef0123456789abcdef01234567",
             "state": "failing", "last_attempt": "2023-11-14T22:14:20.000Z", "last_success": "2023-11-14T22:13:20.123Z",
@@ -203,7 +207,7 @@ mod tests {
     #[test]
     fn json_says_null_for_what_there_is_not() {
         let view = proto::View { error: String::new(), store: vec![], last_success_ms: None, ..view() };
-        let json = serde_json::to_value(row(Entry::Live { pid: 7, view })).unwrap();
+        let json = serde_json::to_value(row(live(7, view))).unwrap();
         assert!(json["error"].is_null() && json["store"].is_null() && json["last_success"].is_null(), "{json}");
     }
 
@@ -213,7 +217,7 @@ mod tests {
         let mut ok = view();
         (ok.state, ok.error, ok.path) = (proto::State::Ok.into(), String::new(), vec![]);
         ok.mounts = vec!["/mnt/日本".into()];
-        let rows = [row(Entry::Live { pid: 7, view: ok }), row(Entry::Live { pid: 8, view: view() })];
+        let rows = [row(live(7, ok)), row(live(8, view()))];
         assert_eq!(
             table(&rows, now),
             "MOUNT      STATE    REF        COMMIT        PULLED  URL\n\
@@ -226,7 +230,7 @@ mod tests {
     #[test]
     fn names_cannot_write_to_the_terminal() {
         let view = proto::View { mounts: vec![b"/mnt/\x1b[2J\n\xff".to_vec()], ..view() };
-        let text = table(&[row(Entry::Live { pid: 7, view })], SystemTime::now());
+        let text = table(&[row(live(7, view))], SystemTime::now());
         assert!(text.contains("/mnt/?[2J?\u{fffd}"), "{text}");
     }
 

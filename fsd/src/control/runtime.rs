@@ -115,7 +115,7 @@ impl RuntimeDir {
     /// Waits for the directory's lock, which is held for as long as one mount takes.
     ///
     /// # Errors
-    /// When somebody holds it for [`LOCK_LIMIT`].
+    /// When somebody holds it for 20 seconds.
     pub fn lock(&self) -> Result<RuntimeLock> {
         let path = self.path.join("lock");
         let failed = |why: String| StoreError::new(Fault::Internal, format!("the lock {} cannot be taken ({why})", path.display()));

@@ -36,18 +36,7 @@ use crate::view::{View, ViewOptions};
 #[derive(Debug, Clone)]
 pub enum Source {
     /// At a host.
-    Remote {
-        /// Where.
-        url: RepoUrl,
-        /// What is followed.
-        spec: RefSpec,
-        /// Commits of history; 0 for all.
-        depth: u32,
-        /// What is presented to the host.
-        auth: Auth,
-        /// What to do when the host does not answer now.
-        offline: Offline,
-    },
+    Remote(Box<RemoteSource>),
     /// On the local disk.
     Local {
         /// The repository, or a directory in it; absolute.
@@ -55,6 +44,21 @@ pub enum Source {
         /// A revision expression.
         revision: String,
     },
+}
+
+/// A repository at a host.
+#[derive(Debug, Clone)]
+pub struct RemoteSource {
+    /// Where.
+    pub url: RepoUrl,
+    /// What is followed.
+    pub spec: RefSpec,
+    /// Commits of history; 0 for all.
+    pub depth: u32,
+    /// What is presented to the host.
+    pub auth: Auth,
+    /// What to do when the host does not answer now.
+    pub offline: Offline,
 }
 
 /// What to mount, and how.
@@ -100,7 +104,8 @@ impl Prepared {
     pub fn new(config: Config, progress: &dyn Progress, stop: &Arc<AtomicBool>) -> Result<Self> {
         let store = Store::open(config.store.clone())?;
         let (upstream, objects, local, url, ref_name, offline, every): (Arc<dyn Upstream>, _, _, _, _, _, _) = match &config.source {
-            Source::Remote { url, spec, depth, auth, offline } => {
+            Source::Remote(remote) => {
+                let RemoteSource { url, spec, depth, auth, offline } = &**remote;
                 let repository = store.repository(url)?;
                 let request = FetchRequest { spec: spec.clone(), depth: *depth, auth: auth.clone() };
                 let objects = repository.objects();
