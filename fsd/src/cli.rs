@@ -30,7 +30,8 @@ use args::{Cli, Command};
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let (arguments, child) = background::take_flag(std::env::args_os());
+    let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) if !error.use_stderr() => {
             // Help and version; a pipe that is closed early is no failure.
@@ -40,9 +41,9 @@ pub fn main() -> ExitCode {
         Err(error) => return fail(&exit::from_clap(&error)),
     };
     let result = match &cli.command {
-        Command::Mount(args) => match mount::run(args) {
-            // The parent of a background process has said it already.
-            Err(error) if args.background_child => return ExitCode::from(error.code),
+        Command::Mount(args) => match mount::run(args, child) {
+            // The parent of a background process says it.
+            Err(error) if child => return ExitCode::from(error.code),
             result => result,
         },
         Command::Unmount(args) => unmount::unmount(args),

@@ -103,15 +103,18 @@ pub struct MountArgs {
     /// Branch, tag, HEAD, full ref name or full commit id; any revision for a local repository
     #[arg(long = "ref", value_name = "REF", default_value = "HEAD")]
     pub reference: String,
-    /// Sub-directory of the repository that becomes the root of the mount
-    #[arg(long, value_name = "PATH", default_value = "")]
+    /// Sub-directory of the repository that becomes the root of the mount [default: the whole tree]
+    #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
     pub path: OsString,
     /// How often to look for news: a duration such as 30s, 5m, 1h30m, or never
     #[arg(long, value_name = "INTERVAL", default_value = "5m")]
     pub pull: String,
     /// Commits of history to fetch; 0 for all
-    #[arg(long, value_name = "N", default_value = "1")]
+    #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true)]
     pub depth: String,
+    /// Give up on a host that is silent for this long
+    #[arg(long, value_name = "DURATION", default_value = "60s")]
+    pub timeout: String,
     /// What to do when the host does not answer: refuse, or serve the last known commit
     #[arg(long, value_enum, value_name = "MODE", default_value = "refuse")]
     pub offline: OfflineArg,
@@ -130,9 +133,6 @@ pub struct MountArgs {
     /// Stay in the foreground and log to stderr ($GITMOUNT_LOG sets the level)
     #[arg(short, long)]
     pub foreground: bool,
-    /// Set by the foreground process when it starts the one in the background.
-    #[arg(long, hide = true, conflicts_with = "foreground")]
-    pub background_child: bool,
 }
 
 /// `--offline`.

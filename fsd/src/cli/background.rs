@@ -3,6 +3,7 @@
 //! The child keeps the terminal (for progress, prompts and Ctrl-C) until it is ready. Its standard output is a pipe to the parent, over which
 //! it sends one line: the outcome. No credential is on its command line.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
@@ -15,8 +16,18 @@ use serde::{Deserialize, Serialize};
 use super::exit::{CliError, Result};
 use super::signals;
 
-/// The hidden flag that makes the child one.
+/// What makes the child one. It is no option of the command, so that neither help nor completions show it.
 const CHILD_FLAG: &str = "--background-child";
+
+/// The command line without the flag, and whether it was there: right after the command's name, where only [`start`] puts it.
+pub fn take_flag(arguments: impl Iterator<Item = OsString>) -> (Vec<OsString>, bool) {
+    let mut arguments: Vec<OsString> = arguments.collect();
+    let child = arguments.get(2).is_some_and(|a| a == CHILD_FLAG);
+    if child {
+        arguments.remove(2);
+    }
+    (arguments, child)
+}
 
 /// What the child says to its parent, as one line of JSON.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,6 +112,17 @@ fn send(parent: &mut dyn Write, outcome: &Outcome) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_flag_counts_in_its_place_only() {
+        let take = |line: &str| {
+            let (rest, child) = take_flag(line.split(' ').map(OsString::from));
+            (rest.join(std::ffi::OsStr::new(" ")).into_string().unwrap(), child)
+        };
+        assert_eq!(take("gitmount mount --background-child -- a b"), ("gitmount mount -- a b".into(), true));
+        assert_eq!(take("gitmount mount a --background-child"), ("gitmount mount a --background-child".into(), false));
+        assert_eq!(take("gitmount"), ("gitmount".into(), false));
+    }
 
     #[test]
     fn an_outcome_is_one_line_and_comes_back_as_it_was() {

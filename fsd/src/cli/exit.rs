@@ -57,6 +57,15 @@ pub fn exit_code(fault: Fault) -> u8 {
     }
 }
 
+/// What the system said, without its number.
+pub fn cause(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    let mut chars = text.chars();
+    // In the middle of a sentence.
+    chars.next().map(|first| first.to_lowercase().chain(chars).collect()).unwrap_or_default()
+}
+
 /// One sentence from what clap wants to say in several lines.
 pub fn from_clap(error: &clap::Error) -> CliError {
     let text = error.to_string();
@@ -86,6 +95,12 @@ mod tests {
             let error = CliError::from(StoreError::new(fault, "x"));
             assert_eq!((error.code, error.message.as_str()), (code, "x"));
         }
+    }
+
+    #[test]
+    fn causes_are_words() {
+        assert_eq!(cause(&std::io::Error::from_raw_os_error(libc::EACCES)), "permission denied");
+        assert_eq!(cause(&std::io::Error::other("Strange")), "strange");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! A login is asked for when a host wants one, kept in memory for the mount's later fetches, and approved or rejected at the helpers when
 //! the host has taken or refused it. Once the command is in the background nobody is asked any more; helpers are.
 
+use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -151,8 +152,9 @@ impl Terminal {
     pub fn interrupted(&self) -> bool {
         let Some(before) = self.before.lock().unwrap_or_else(PoisonError::into_inner).take() else { return false };
         if let Some(tty) = Terminal::open() {
-            // The process ends either way.
+            // The process ends either way. The cursor stands behind the prompt.
             let _ = termios::tcsetattr(&tty, SetArg::TCSANOW, &before);
+            let _ = (&tty).write_all(b"\n");
         }
         true
     }

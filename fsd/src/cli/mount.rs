@@ -1,5 +1,6 @@
 //! `gitmount mount`: fetch, mount, answer the control socket, and end with the mount.
 
+use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -21,10 +22,10 @@ use crate::daemon::serving::Prepared;
 /// How long the answers that are on their way may take when the mount is gone.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
-/// Runs the command.
-pub fn run(args: &MountArgs) -> Result<()> {
+/// Runs the command; `child` is whether this process was started to serve in the background.
+pub fn run(args: &MountArgs, child: bool) -> Result<()> {
     let plan = Plan::new(args);
-    if args.background_child {
+    if child {
         // The parent prints the error.
         return match plan.and_then(|plan| serve(plan, false)) {
             Ok(()) => Ok(()),
@@ -61,12 +62,15 @@ fn serve(plan: Plan, foreground: bool) -> Result<()> {
     }
 
     // Under the lock nobody else can mount here between the look and the mount.
-    let lock = RuntimeDir::open()?.lock()?;
-    mount_table::check_target(&target)?;
+    let runtime_dir = RuntimeDir::open()?;
+    let lock = runtime_dir.lock()?;
+    mount_table::check_target(&target, &runtime_dir)?;
     let mut socket = lock.bind(&target)?;
     let commit = prepared.commit();
-    let serving = prepared.mount()?;
+    let mounted = prepared.mount();
+    // Before anything can return: the socket takes the lock itself when it goes.
     drop(lock);
+    let serving = mounted?;
     let listener = socket.take_listener().expect("the socket was bound above and its listener not taken yet");
     let server = Server::start(runtime.handle(), listener, Arc::clone(&serving) as Arc<dyn Operations>).map_err(no_thread);
     signals.serving(&serving);
@@ -108,5 +112,10 @@ fn warn(text: &str) {
 fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("GITMOUNT_LOG").unwrap_or_else(|_| "info".into());
     // Fails only when a subscriber is set already, which then logs.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).try_init();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .try_init();
 }

@@ -13,7 +13,7 @@ use crate::control::runtime::RuntimeDir;
 /// What is found at a mount point.
 pub enum Found {
     /// A process serves it.
-    Live(Client),
+    Live(Box<Client>),
     /// The process died; the mount is still in the kernel's table.
     Dead,
 }
@@ -26,7 +26,7 @@ pub enum Entry {
         /// Its process id.
         pid: u32,
         /// The view.
-        view: proto::View,
+        view: Box<proto::View>,
     },
     /// The kernel says so.
     Dead(MountPoint),
@@ -39,10 +39,12 @@ pub fn target(dir: &Path) -> Result<PathBuf> {
 
 /// Who serves `target`.
 pub fn find(target: &Path) -> Result<Found> {
-    match Client::connect(&RuntimeDir::open()?.socket(target)) {
-        Ok(client) => Ok(Found::Live(client)),
+    let runtime = RuntimeDir::open()?;
+    match Client::connect(&runtime.socket(target)) {
+        Ok(client) => Ok(Found::Live(Box::new(client))),
         Err(ConnectError::Dead(_) | ConnectError::Missing(_)) => {
-            if mount_table::gitmounts()?.iter().any(|m| m.target == target) {
+            let mounts = mount_table::mount_points()?;
+            if mounts.iter().any(|m| m.target == target && (m.is_ours(&runtime) || m.is_dead())) {
                 return Ok(Found::Dead);
             }
             Err(no_mount(target))
@@ -54,7 +56,7 @@ pub fn find(target: &Path) -> Result<Found> {
 /// A live process that serves `target`.
 pub fn live(target: &Path) -> Result<Client> {
     match find(target)? {
-        Found::Live(client) => Ok(client),
+        Found::Live(client) => Ok(*client),
         Found::Dead => {
             let shown = target.display();
             Err(CliError::other(format!(
@@ -70,12 +72,15 @@ pub fn all() -> Result<Vec<Entry>> {
     let mut entries = Vec::new();
     for socket in runtime.sockets()? {
         match Client::connect(&socket) {
-            Ok(mut client) => {
-                let status = client.status()?;
-                entries.extend(status.views.into_iter().map(|view| Entry::Live { pid: status.pid, view }));
-            }
+            Ok(mut client) => match client.status() {
+                Ok(status) => entries.extend(status.views.into_iter().map(|view| Entry::Live { pid: status.pid, view: Box::new(view) })),
+                // It ended meanwhile.
+                Err(_) if !socket.exists() => {}
+                // One that is stuck does not hide the others.
+                Err(error) => eprintln!("gitmount: warning: the process at {} says nothing: {error}", socket.display()),
+            },
             Err(ConnectError::Missing(_)) => {}
-            Err(ConnectError::Dead(_)) => match mount_table::gitmounts()?.into_iter().find(|m| runtime.socket(&m.target) == socket) {
+            Err(ConnectError::Dead(_)) => match mount_table::mount_points()?.into_iter().find(|m| runtime.socket(&m.target) == socket) {
                 Some(mount) => entries.push(Entry::Dead(mount)),
                 None => runtime.lock()?.remove_dead(&socket),
             },

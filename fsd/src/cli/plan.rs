@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use gitmount_store::credential::{Auth, HttpAuth, LoginSource};
 use gitmount_store::path::RepoPath;
@@ -11,11 +12,17 @@ use gitmount_store::refspec::RefSpec;
 use gitmount_store::store::StoreOptions;
 use gitmount_store::url::{RepoUrl, Scheme, UrlPolicy};
 
+use nix::unistd::Uid;
+
 use super::args::{MountArgs, OfflineArg, StoreArg};
-use super::exit::{CliError, Result};
+use super::exit::{CliError, Result, cause};
 use super::{git_config, mount_table, ssh};
-use crate::daemon::policy::{Offline, Pull};
-use crate::daemon::serving::{Config, Source};
+use crate::control::runtime::RuntimeDir;
+use crate::daemon::policy::{self, Offline, Pull};
+use crate::daemon::serving::{Config, RemoteSource, Source};
+
+/// Where fusermount3 looks for what users may do.
+const FUSE_CONF: &str = "/etc/fuse.conf";
 
 /// What is mounted, before credentials are looked for.
 #[derive(Debug, Clone)]
@@ -38,13 +45,20 @@ impl Plan {
             let path = path.canonicalize().map_err(|e| no_such_path(path, &e))?;
             Source::Local { path, revision: args.reference.clone() }
         } else {
-            let policy = UrlPolicy { allow_http: args.allow_http, allow_file: args.allow_file, hosts: vec![] };
-            let url = RepoUrl::parse(text(&args.source, "URL")?, &policy)?;
-            Source::Remote { url, spec: RefSpec::parse(&args.reference)?, depth, auth: Auth::default(), offline }
+            let url = url(text(&args.source, "URL")?, args)?;
+            Source::Remote(Box::new(RemoteSource { url, spec: RefSpec::parse(&args.reference)?, depth, auth: Auth::default(), offline }))
         };
         let target = mount_table::absolute(&args.dir)?;
-        mount_table::check_target(&target)?;
-        let config = Config { source, path, pull, target, allow_other: args.allow_other, store: store_options(&args.store)? };
+        if args.allow_other && !Uid::effective().is_root() && !others_allowed(&std::fs::read_to_string(FUSE_CONF).unwrap_or_default()) {
+            return Err(CliError::usage(format!(
+                "--allow-other needs the line `user_allow_other` in {FUSE_CONF}: add it, or leave the option out"
+            )));
+        }
+        mount_table::check_target(&target, &RuntimeDir::open()?)?;
+        let mut store = store_options(&args.store)?;
+        store.idle = timeout(&args.timeout)?;
+        store.connect = store.connect.min(store.idle);
+        let config = Config { source, path, pull, target, allow_other: args.allow_other, store };
         Ok(Plan { config })
     }
 
@@ -56,7 +70,8 @@ impl Plan {
     /// The daemon's configuration, with what this user may present to the host; and what of the user's own configuration cannot be honoured.
     pub fn with_credentials(mut self, login: Arc<dyn LoginSource>) -> Result<(Config, Vec<String>)> {
         let mut warnings = Vec::new();
-        if let Source::Remote { url, auth, .. } = &mut self.config.source {
+        if let Source::Remote(remote) = &mut self.config.source {
+            let RemoteSource { url, auth, .. } = &mut **remote;
             match url.scheme() {
                 Scheme::Https | Scheme::Http => {
                     auth.http = HttpAuth::Ask(login);
@@ -78,6 +93,18 @@ impl Plan {
         }
         Ok((self.config, warnings))
     }
+}
+
+/// Checks a URL; of a `file` URL it says how it is allowed.
+fn url(text: &str, args: &MountArgs) -> Result<RepoUrl> {
+    let policy = |allow_file| UrlPolicy { allow_http: args.allow_http, allow_file, hosts: vec![] };
+    RepoUrl::parse(text, &policy(args.allow_file)).map_err(|error| match RepoUrl::parse(text, &policy(true)) {
+        Ok(url) => CliError::usage(format!(
+            "url \"{url}\" uses file, which is switched off: give the path {} itself, or allow it with --allow-file",
+            url.path()
+        )),
+        Err(_) => error.into(),
+    })
 }
 
 /// Whether `source` means a path: it exists, or it can be nothing else.
@@ -110,12 +137,27 @@ fn store_root(given: Option<&Path>, cache: Option<PathBuf>, home: &Path) -> Path
     }
 }
 
+/// Whether `fuse.conf` lets users other than root mount for everybody.
+fn others_allowed(conf: &str) -> bool {
+    conf.lines().any(|line| line.trim() == "user_allow_other")
+}
+
 fn depth(text: &str) -> Result<u32> {
     text.parse().map_err(|_| CliError::usage(format!("depth {text:?} is no number of commits: give 1 or more, or 0 for the whole history")))
 }
 
+fn timeout(text: &str) -> Result<Duration> {
+    policy::duration(text).filter(|d| !d.is_zero()).ok_or_else(|| {
+        CliError::usage(format!("timeout {text:?} is no time that a host may be silent for: give a duration such as \"30s\" or \"2m\""))
+    })
+}
+
 fn no_such_path(path: &Path, error: &std::io::Error) -> CliError {
-    CliError::not_found(format!("path {} cannot be used ({error}): give a directory in a git repository, or a URL", path.display()))
+    let what = match error.kind() {
+        std::io::ErrorKind::NotFound => "does not exist".to_owned(),
+        _ => format!("cannot be used ({})", cause(error)),
+    };
+    CliError::not_found(format!("path {} {what}: give a directory in a git repository, or a URL", path.display()))
 }
 
 #[cfg(test)]
@@ -139,6 +181,20 @@ mod tests {
         assert_eq!(store_root(None, Some("/cache".into()), home), Path::new("/cache/gitmount"));
         assert_eq!(store_root(None, Some("relative".into()), home), Path::new("/home/me/.cache/gitmount"));
         assert_eq!(store_root(None, None, home), Path::new("/home/me/.cache/gitmount"));
+    }
+
+    #[test]
+    fn fuse_conf_allows_others_by_a_line_of_its_own() {
+        assert!(others_allowed("# comment\n user_allow_other \n"));
+        assert!(!others_allowed("#user_allow_other\nmount_max = 1000\n") && !others_allowed(""));
+    }
+
+    #[test]
+    fn a_timeout_is_a_duration_above_zero() {
+        assert_eq!(timeout("2m").unwrap(), Duration::from_secs(120));
+        for bad in ["", "0s", "60", "never"] {
+            assert!(timeout(bad).unwrap_err().message.contains("\"30s\""), "{bad}");
+        }
     }
 
     #[test]

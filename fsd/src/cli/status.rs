@@ -16,10 +16,11 @@ use super::mounts::{self, Entry};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Row {
     url: String,
+    /// This and the next two are empty for a dead mount: nobody knows them any more.
     #[serde(rename = "ref")]
-    reference: Option<String>,
-    path: Option<String>,
-    commit: Option<String>,
+    reference: String,
+    path: String,
+    commit: String,
     state: &'static str,
     /// RFC 3339, UTC.
     last_attempt: Option<String>,
@@ -73,7 +74,7 @@ fn row(entry: Entry) -> Row {
                 ..Row::default()
             };
         }
-        Entry::Live { pid, view } => (pid, view),
+        Entry::Live { pid, view } => (pid, *view),
     };
     let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let time = |ms: u64| UNIX_EPOCH + Duration::from_millis(ms);
@@ -89,9 +90,9 @@ fn row(entry: Entry) -> Row {
         pid: Some(pid),
         store: Some(lossy(&view.store)).filter(|s| !s.is_empty()),
         url: view.url,
-        reference: Some(view.r#ref),
-        path: Some(lossy(&view.path)),
-        commit: Some(view.commit),
+        reference: view.r#ref,
+        path: lossy(&view.path),
+        commit: view.commit,
     }
 }
 
@@ -114,12 +115,12 @@ fn table(rows: &[Row], now: SystemTime) -> String {
     let head = ["MOUNT", "STATE", "REF", "COMMIT", "PULLED", "URL"].map(String::from);
     let mut lines = vec![(head, None)];
     for row in rows {
-        let reference = match (row.reference.as_deref(), row.path.as_deref()) {
-            (None, _) => "-".to_owned(),
-            (Some(reference), None | Some("")) => reference.to_owned(),
-            (Some(reference), Some(path)) => format!("{reference}:{path}"),
+        let reference = match (row.reference.as_str(), row.path.as_str()) {
+            ("", _) => "-".to_owned(),
+            (reference, "") => reference.to_owned(),
+            (reference, path) => format!("{reference}:{path}"),
         };
-        let commit = row.commit.as_deref().map_or("-", |c| c.get(..12).unwrap_or(c));
+        let commit = if row.commit.is_empty() { "-" } else { row.commit.get(..12).unwrap_or(&row.commit) };
         let cells = [
             printable(&row.mounts.join(", ")),
             row.state.to_owned(),
@@ -172,6 +173,10 @@ fn age(at: SystemTime, now: SystemTime) -> String {
 mod tests {
     use super::*;
 
+    fn live(pid: u32, view: proto::View) -> Entry {
+        Entry::Live { pid, view: Box::new(view) }
+    }
+
     fn view() -> proto::View {
         proto::View {
             url: "https://example.com/a.git".into(),
@@ -190,7 +195,7 @@ mod tests {
 
     #[test]
     fn json_has_every_promised_field() {
-        let json = serde_json::to_value(row(Entry::Live { pid: 7, view: view() })).unwrap();
+        let json = serde_json::to_value(row(live(7, view()))).unwrap();
         let expected = serde_json::json!({
             "url": "https://example.com/a.git", "ref": "main", "path": "docs", "commit": "0123456789abcdef0123456789abcdef01234567",
             "state": "failing", "last_attempt": "2023-11-14T22:14:20.000Z", "last_success": "2023-11-14T22:13:20.123Z",
@@ -202,7 +207,7 @@ mod tests {
     #[test]
     fn json_says_null_for_what_there_is_not() {
         let view = proto::View { error: String::new(), store: vec![], last_success_ms: None, ..view() };
-        let json = serde_json::to_value(row(Entry::Live { pid: 7, view })).unwrap();
+        let json = serde_json::to_value(row(live(7, view))).unwrap();
         assert!(json["error"].is_null() && json["store"].is_null() && json["last_success"].is_null(), "{json}");
     }
 
@@ -212,7 +217,7 @@ mod tests {
         let mut ok = view();
         (ok.state, ok.error, ok.path) = (proto::State::Ok.into(), String::new(), vec![]);
         ok.mounts = vec!["/mnt/日本".into()];
-        let rows = [row(Entry::Live { pid: 7, view: ok }), row(Entry::Live { pid: 8, view: view() })];
+        let rows = [row(live(7, ok)), row(live(8, view()))];
         assert_eq!(
             table(&rows, now),
             "MOUNT      STATE    REF        COMMIT        PULLED  URL\n\
@@ -225,14 +230,15 @@ mod tests {
     #[test]
     fn names_cannot_write_to_the_terminal() {
         let view = proto::View { mounts: vec![b"/mnt/\x1b[2J\n\xff".to_vec()], ..view() };
-        let text = table(&[row(Entry::Live { pid: 7, view })], SystemTime::now());
+        let text = table(&[row(live(7, view))], SystemTime::now());
         assert!(text.contains("/mnt/?[2J?\u{fffd}"), "{text}");
     }
 
     #[test]
     fn an_empty_table_says_so_and_a_dead_mount_says_what_to_do() {
         assert_eq!(table(&[], SystemTime::now()), "nothing is mounted\n");
-        let mount = super::super::mount_table::MountPoint { target: "/mnt/a".into(), source: "https://example.com/a.git".into() };
+        let mount =
+            super::super::mount_table::MountPoint { target: "/mnt/a".into(), source: "https://example.com/a.git".into(), named: true };
         let text = table(&[row(Entry::Dead(mount))], SystemTime::now());
         assert!(text.contains("dead") && text.contains("unmount it"), "{text}");
     }

@@ -9,13 +9,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use gitmount_proto::socket::{self, ConnectError};
 use gitmount_store::error::Result;
 use gitmount_store::{Fault, StoreError};
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::Uid;
 use sha2::{Digest, Sha256};
+
+/// Nobody needs the lock for that long, unless mounting hangs.
+const LOCK_LIMIT: Duration = Duration::from_secs(20);
 
 /// An existing runtime directory that belongs to this user.
 #[derive(Debug, Clone)]
@@ -107,13 +112,25 @@ impl RuntimeDir {
         Ok(found)
     }
 
-    /// Waits for the directory's lock.
+    /// Waits for the directory's lock, which is held for as long as one mount takes.
+    ///
+    /// # Errors
+    /// When somebody holds it for 20 seconds.
     pub fn lock(&self) -> Result<RuntimeLock> {
         let path = self.path.join("lock");
-        let failed = |e: String| StoreError::new(Fault::Internal, format!("the lock {} cannot be taken ({e})", path.display()));
-        let file =
+        let failed = |why: String| StoreError::new(Fault::Internal, format!("the lock {} cannot be taken ({why})", path.display()));
+        let mut file =
             OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path).map_err(|e| failed(e.to_string()))?;
-        let lock = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, e)| failed(e.to_string()))?;
+        let end = Instant::now() + LOCK_LIMIT;
+        let lock = loop {
+            file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(lock) => break lock,
+                Err((file, Errno::EWOULDBLOCK | Errno::EINTR)) if Instant::now() < end => file,
+                Err((_, Errno::EWOULDBLOCK)) => return Err(failed(format!("another gitmount has held it for {LOCK_LIMIT:?}"))),
+                Err((_, error)) => return Err(failed(error.desc().to_owned())),
+            };
+            std::thread::sleep(Duration::from_millis(5));
+        };
         Ok(RuntimeLock { dir: self.clone(), _lock: lock })
     }
 }

@@ -46,6 +46,11 @@ impl FromStr for Pull {
     }
 }
 
+/// Reads a duration such as `30s`, `5m` or `1h30m`; `None` for anything else.
+pub fn duration(text: &str) -> Option<Duration> {
+    seconds(text).map(Duration::from_secs)
+}
+
 /// Reads `1h30m`: numbers with units, each unit at most once, from big to small.
 fn seconds(text: &str) -> Option<u64> {
     let mut rest = text;

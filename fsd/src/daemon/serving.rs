@@ -36,18 +36,7 @@ use crate::view::{View, ViewOptions};
 #[derive(Debug, Clone)]
 pub enum Source {
     /// At a host.
-    Remote {
-        /// Where.
-        url: RepoUrl,
-        /// What is followed.
-        spec: RefSpec,
-        /// Commits of history; 0 for all.
-        depth: u32,
-        /// What is presented to the host.
-        auth: Auth,
-        /// What to do when the host does not answer now.
-        offline: Offline,
-    },
+    Remote(Box<RemoteSource>),
     /// On the local disk.
     Local {
         /// The repository, or a directory in it; absolute.
@@ -55,6 +44,21 @@ pub enum Source {
         /// A revision expression.
         revision: String,
     },
+}
+
+/// A repository at a host.
+#[derive(Debug, Clone)]
+pub struct RemoteSource {
+    /// Where.
+    pub url: RepoUrl,
+    /// What is followed.
+    pub spec: RefSpec,
+    /// Commits of history; 0 for all.
+    pub depth: u32,
+    /// What is presented to the host.
+    pub auth: Auth,
+    /// What to do when the host does not answer now.
+    pub offline: Offline,
 }
 
 /// What to mount, and how.
@@ -100,7 +104,8 @@ impl Prepared {
     pub fn new(config: Config, progress: &dyn Progress, stop: &Arc<AtomicBool>) -> Result<Self> {
         let store = Store::open(config.store.clone())?;
         let (upstream, objects, local, url, ref_name, offline, every): (Arc<dyn Upstream>, _, _, _, _, _, _) = match &config.source {
-            Source::Remote { url, spec, depth, auth, offline } => {
+            Source::Remote(remote) => {
+                let RemoteSource { url, spec, depth, auth, offline } = &**remote;
                 let repository = store.repository(url)?;
                 let request = FetchRequest { spec: spec.clone(), depth: *depth, auth: auth.clone() };
                 let objects = repository.objects();
@@ -212,9 +217,7 @@ fn stale(upstream: &dyn Upstream, offline: Offline, error: &StoreError) -> Resul
 fn cannot_mount(options: &MountOptions, error: &std::io::Error) -> StoreError {
     let hint = match error.kind() {
         std::io::ErrorKind::NotFound => "install fuse3 and load the kernel module `fuse`",
-        std::io::ErrorKind::PermissionDenied if options.allow_other => {
-            "let /etc/fuse.conf say `user_allow_other`, or leave --allow-other out"
-        }
+        std::io::ErrorKind::PermissionDenied => "/dev/fuse must be open to this user (mode 0666), and the directory must be the user's own",
         _ => "make sure that /dev/fuse exists and that fusermount3 is installed",
     };
     StoreError::new(Fault::Internal, format!("{} cannot be mounted ({error}): {hint}", options.target.display()))
@@ -325,7 +328,7 @@ impl Operations for Serving {
         self.serves(target)?;
         Some(Serving::unmount(self, lazy).map_err(|error| {
             let shown = target.display();
-            if error.raw_os_error() == Some(nix::libc::EBUSY) {
+            if error.raw_os_error() == Some(libc::EBUSY) {
                 let hint = format!("close what is open there, or detach it with `gitmount unmount --lazy {shown}`");
                 return Failure::new(Fault::Internal, format!("{shown} is busy: {hint}"));
             }

@@ -19,8 +19,7 @@ fn every_shell_gets_a_script_with_the_commands() {
 fn the_script_for_bash_is_valid() {
     use std::io::Write;
     let script = Bench::new().run(["completions", "bash"]).out;
-    let mut bash =
-        std::process::Command::new("bash").args(["-n"]).stdin(std::process::Stdio::piped()).spawn().expect("bash is installed");
+    let mut bash = std::process::Command::new("bash").args(["-n"]).stdin(std::process::Stdio::piped()).spawn().expect("bash is installed");
     bash.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
     assert!(bash.wait().unwrap().success());
 }

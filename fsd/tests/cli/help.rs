@@ -26,8 +26,20 @@ fn every_command_has_help_with_an_example() {
 fn mount_help_names_every_option_and_default() {
     let ended = Bench::new().run(["mount", "--help"]);
     for text in [
-        "--ref", "[default: HEAD]", "--path", "--pull", "[default: 5m]", "--depth", "[default: 1]", "--offline", "allowStale", "--store",
-        "--allow-http", "--allow-file", "--allow-other", "-f, --foreground",
+        "--ref",
+        "[default: HEAD]",
+        "--path",
+        "--pull",
+        "[default: 5m]",
+        "--depth",
+        "[default: 1]",
+        "--offline",
+        "allowStale",
+        "--store",
+        "--allow-http",
+        "--allow-file",
+        "--allow-other",
+        "-f, --foreground",
     ] {
         assert!(ended.out.contains(text), "{text} is missing in\n{}", ended.out);
     }

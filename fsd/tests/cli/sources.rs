@@ -36,7 +36,7 @@ fn urls_that_are_wrong_or_not_allowed_are_usage_errors() {
         ("http://example.com/a.git", "--allow-http"),
         ("file:///srv/a.git", "--allow-file"),
         ("https://", "https://"),
-        ("https://example.com/a\nb.git", "URL"),
+        ("https://example.com/a\nb.git", "newline"),
     ] {
         bench.refused(&[url]).says(2, &[what]);
     }

@@ -15,10 +15,13 @@ fn commit(n: u8) -> CommitId {
 /// What happened, in order.
 type Log = Arc<Mutex<Vec<String>>>;
 
+/// What a fetch gives: a commit, or a fault with the host's `Retry-After`.
+type Scripted = std::result::Result<CommitId, (Fault, Option<Duration>)>;
+
 struct Script {
     log: Log,
     /// Outcomes in order; the last one repeats.
-    outcomes: Mutex<VecDeque<std::result::Result<CommitId, (Fault, Option<Duration>)>>>,
+    outcomes: Mutex<VecDeque<Scripted>>,
     /// Holds a fetch until told.
     gate: Option<Receiver<()>>,
 }
@@ -96,12 +99,7 @@ struct Bed {
     shown: Arc<Shown>,
 }
 
-fn bed(
-    every: Option<Duration>,
-    outcomes: impl IntoIterator<Item = std::result::Result<CommitId, (Fault, Option<Duration>)>>,
-    gate: Option<Receiver<()>>,
-    refuse: Option<CommitId>,
-) -> Bed {
+fn bed(every: Option<Duration>, outcomes: impl IntoIterator<Item = Scripted>, gate: Option<Receiver<()>>, refuse: Option<CommitId>) -> Bed {
     let log = Log::default();
     let health = Arc::new(Mutex::new(Health::default()));
     let shown = Arc::new(Shown { log: Arc::clone(&log), now: Mutex::new(commit(1)), refuse });
@@ -220,6 +218,7 @@ fn stop_interrupts_a_fetch_and_leaves_no_failure() {
     bed.until(|b| b.log().len() == 1);
     bed.follow.stop();
     assert_eq!(bed.log(), ["fetch", "unpin 01"]);
-    assert_eq!((record(&bed.health).state, record(&bed.health).failures), (State::Ok, 0));
+    let health = record(&bed.health).clone();
+    assert_eq!((health.state, health.failures), (State::Ok, 0));
     assert_eq!(bed.follow.pull().unwrap_err().fault, Fault::Cancelled);
 }
