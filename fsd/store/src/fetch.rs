@@ -24,8 +24,6 @@ mod negotiate;
 mod pick;
 mod receive;
 mod remote;
-#[cfg(test)]
-mod tests;
 
 use pick::{Target, pick};
 use receive::Received;
@@ -104,7 +102,7 @@ impl Fetch<'_> {
             return Ok(done);
         }
         if self.repository.url().scheme() == Scheme::File {
-            return self.from_disk();
+            return self.copy_from_disk();
         }
         if let Some(listed) = self.poll()? {
             let target = self.pick(&listed)?;
@@ -201,12 +199,7 @@ impl Fetch<'_> {
             let lock = self.repository.lock(self.stop)?;
             return self.without_objects(commit, ref_name, Some(&lock));
         }
-        if !cuts.is_empty() {
-            let mut boundary = self.repository.boundary()?;
-            boundary.extend(cuts);
-            self.repository.set_boundary(&boundary, &[commit])?;
-        }
-        self.repository.set_known(&self.request.spec, done.commit)?;
+        self.record(done.commit, &cuts, &Boundary::new())?;
         Ok(Some(done))
     }
 
@@ -251,6 +244,7 @@ impl Fetch<'_> {
     /// Ends a fetch that received objects: from here on they are part of the repository. When the objects are not what was asked for they
     /// are removed again.
     fn keep(&self, received: &Received, wanted: ObjectId, ref_name: Option<String>, _lock: &Lock) -> Result<Fetched> {
+        self.repository.objects().relist()?;
         let checked = self.peel(wanted).and_then(|commit| {
             self.check_complete(commit)?;
             Ok(commit)
@@ -262,18 +256,25 @@ impl Fetch<'_> {
                 return Err(err);
             }
         };
-        let mut boundary = self.repository.boundary()?;
+        let (mut cut, mut joined) = (Boundary::new(), Boundary::new());
         for update in &received.shallow {
             use gix::protocol::fetch::response::ShallowUpdate;
             match update {
-                ShallowUpdate::Shallow(id) => boundary.insert(*id),
-                ShallowUpdate::Unshallow(id) => boundary.remove(id),
+                ShallowUpdate::Shallow(id) => cut.insert(*id),
+                ShallowUpdate::Unshallow(id) => joined.insert(*id),
             };
         }
-        self.repository.set_boundary(&boundary, &[commit])?;
         let commit = CommitId::new(commit);
+        self.record(commit, &cut, &joined)?;
+        Ok(Fetched { commit, ref_name, received: received.any() })
+    }
+
+    /// Makes a commit that is there the one that is known for the ref. The cuts in its history come before the ref, and cuts that only the
+    /// former commit needed go after it, so that the history ends at the boundary at every moment.
+    fn record(&self, commit: CommitId, cut: &Boundary, joined: &Boundary) -> Result<()> {
+        self.repository.move_boundary(cut, joined)?;
         self.repository.set_known(&self.request.spec, commit)?;
-        Ok(Fetched { commit, ref_name, received: received.objects > 0 })
+        self.repository.tidy_boundary()
     }
 
     /// Follows annotated tags, also tags of tags, to the commit.

@@ -11,8 +11,6 @@ use crate::error::{Fault, Result, StoreError};
 use crate::ids::{CommitId, ObjectId};
 use crate::objects::Objects;
 
-#[cfg(test)]
-mod tests;
 mod watch;
 
 pub use watch::RefWatch;

@@ -25,6 +25,7 @@ mod tree;
 
 use database::{Database, Found};
 use pack::PackAccess;
+pub(crate) use stream::Hashing;
 pub use tree::{MAX_NAME, MAX_TREE_BYTES, MAX_TREE_ENTRIES};
 
 /// What a tree entry is.
@@ -195,21 +196,25 @@ impl Objects {
     pub(crate) fn read(&self, id: ObjectId, out: &mut Vec<u8>) -> Result<gix::object::Kind> {
         match self.find(id)? {
             Found::Loose(loose) => loose.read(out),
-            Found::Packed(pack, offset) => decoder::with(|decoder| {
-                let entry = pack.entry(offset)?;
-                if entry.header.is_delta() {
-                    // A delta is resolved in one buffer that holds base and result: the result is copied out of it.
-                    let mut buffer = std::mem::take(&mut decoder.buffer);
-                    let kind = self.read_delta(&*pack, entry, &mut buffer, decoder, 0);
-                    out.clear();
-                    out.extend_from_slice(&buffer);
-                    decoder.buffer = buffer;
-                    kind
-                } else {
-                    read_full(&*pack, &entry, out, decoder)
-                }
-            }),
+            Found::Packed(pack, offset) => self.read_packed(&*pack, offset, out),
         }
+    }
+
+    /// Reads the object at `offset` of `pack` into `out`, whose former content is lost.
+    pub(crate) fn read_packed(&self, pack: &dyn PackAccess, offset: u64, out: &mut Vec<u8>) -> Result<gix::object::Kind> {
+        decoder::with(|decoder| {
+            let entry = pack.entry(offset)?;
+            if !entry.header.is_delta() {
+                return read_full(pack, &entry, out, decoder);
+            }
+            // A delta is resolved in one buffer that holds base and result: the result is copied out of it.
+            let mut buffer = std::mem::take(&mut decoder.buffer);
+            let kind = self.read_delta(pack, entry, &mut buffer, decoder, 0);
+            out.clear();
+            out.extend_from_slice(&buffer);
+            decoder.buffer = buffer;
+            kind
+        })
     }
 
     /// Where an object is.
@@ -220,13 +225,21 @@ impl Objects {
         })
     }
 
-    /// The size of the object at `offset` of `pack`.
-    pub(crate) fn packed_size(&self, pack: &dyn PackAccess, offset: u64) -> Result<u64> {
-        Ok(self.packed_header(pack, offset, 0)?.1)
+    /// The kind and size of the object at `offset` of `pack`.
+    pub(crate) fn packed_kind(&self, pack: &dyn PackAccess, offset: u64) -> Result<(gix::object::Kind, u64)> {
+        self.packed_header(pack, offset, 0)
     }
 
-    /// Lists the packs again: after removing some, so that they are not found any more.
-    pub(crate) fn forget_packs(&self) -> Result<()> {
+    /// The id that the content of a loose object has, whatever its name says; `None` when there is no such file.
+    pub(crate) fn loose_id(&self, id: ObjectId) -> Result<Option<ObjectId>> {
+        let Some(loose) = loose::Loose::open(self.directory(), &id)? else { return Ok(None) };
+        let mut hashing = Hashing::new(self.hash(), loose.kind, loose.size);
+        stream::stream_loose(loose, &mut hashing)?;
+        hashing.id().map(Some)
+    }
+
+    /// Lists the packs again: after adding or removing some, so that [`Objects::contains_now`] is right about them.
+    pub(crate) fn relist(&self) -> Result<()> {
         self.database.refresh(&self.database.known()).map(|_| ())
     }
 

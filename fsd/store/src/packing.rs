@@ -19,8 +19,10 @@ pub(crate) use receive::receive;
 /// A pack that became part of the repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NewPack {
-    /// Its file; `None` when exactly this pack was there already.
-    pub(crate) path: Option<std::path::PathBuf>,
+    /// Its file.
+    pub(crate) path: std::path::PathBuf,
+    /// Whether it is new; else exactly this pack was there already.
+    pub(crate) fresh: bool,
     /// How many objects it has.
     pub(crate) objects: u64,
 }

@@ -21,8 +21,6 @@ pub(crate) mod lock;
 mod pin;
 mod refs;
 pub(crate) mod shallow;
-#[cfg(test)]
-mod tests;
 
 use lock::Lock;
 pub use pin::Pin;
@@ -117,19 +115,36 @@ impl Repository {
         Lock::take(&pin::lock_path(&self.git_dir)?, &AtomicBool::new(false))
     }
 
+    /// Replaces the boundary by a smaller one. Both locks are held.
+    pub(crate) fn shrink_boundary(&self, boundary: &Boundary) -> Result<()> {
+        shallow::write(&shallow::path(&self.git_dir), boundary)?;
+        self.forget_complete();
+        Ok(())
+    }
+
     /// Where its history is cut off.
     pub(crate) fn boundary(&self) -> Result<Boundary> {
         shallow::read(&shallow::path(&self.git_dir))
     }
 
-    /// Replaces the boundary, reduced to what is in use. The repository's lock is held.
-    pub(crate) fn set_boundary(&self, boundary: &Boundary, more_tips: &[ObjectId]) -> Result<()> {
-        let mut tips = self.tips()?;
-        tips.extend_from_slice(more_tips);
-        let tidy = self.objects.load().tidy(&tips, boundary);
-        if tidy != self.boundary()? {
-            shallow::write(&shallow::path(&self.git_dir), &tidy)?;
-            self.complete.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    /// Adds to the boundary, and removes from it what has parents now. The repository's lock is held.
+    pub(crate) fn move_boundary(&self, add: &Boundary, remove: &Boundary) -> Result<()> {
+        let before = self.boundary()?;
+        let after: Boundary = before.difference(remove).chain(add).copied().collect();
+        if after != before {
+            shallow::write(&shallow::path(&self.git_dir), &after)?;
+            self.forget_complete();
+        }
+        Ok(())
+    }
+
+    /// Drops from the boundary what no fetched or pinned commit leads to any more. The repository's lock is held.
+    pub(crate) fn tidy_boundary(&self) -> Result<()> {
+        let before = self.boundary()?;
+        let after = self.objects.load().tidy(&self.tips()?, &before);
+        if after != before {
+            shallow::write(&shallow::path(&self.git_dir), &after)?;
+            self.forget_complete();
         }
         Ok(())
     }
@@ -180,7 +195,7 @@ impl Repository {
         complete.push((commit, depth));
     }
 
-    pub(crate) fn forget_complete(&self) {
+    fn forget_complete(&self) {
         self.complete.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 

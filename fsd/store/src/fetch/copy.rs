@@ -16,7 +16,7 @@ use super::receive::Received;
 
 impl Fetch<'_> {
     /// Fetches from the repository that the URL's path names.
-    pub(super) fn from_disk(&self) -> Result<Fetched> {
+    pub(super) fn copy_from_disk(&self) -> Result<Fetched> {
         let url = self.repository.url();
         let options = gix::open::Options::isolated().with(gix::sec::Trust::Full);
         let source = options.open(url.path()).map_err(|err| {
@@ -68,6 +68,7 @@ impl Fetch<'_> {
 
     fn copy(&self, source: &Objects, id: ObjectId, commit: ObjectId, boundary: &shallow::Boundary) -> Result<Received> {
         let ours = self.repository.objects();
+        ours.relist()?;
         if source.header(commit)?.0 != gix::object::Kind::Commit {
             let message = format!("{:?} of {} leads to no commit", self.request.spec.to_string(), self.repository.url());
             return Err(StoreError::new(Fault::NotFound, message));
@@ -83,10 +84,9 @@ impl Fetch<'_> {
         let mut reached = source.reach(&[commit], limits)?;
         reached.ids.extend(tags(source, id)?);
         let wanted: Vec<ObjectId> = reached.ids.iter().copied().filter(|id| !ours.contains_now(id)).collect();
-        let new = monitor::watch(self.progress, |counters| {
+        let pack = monitor::watch(self.progress, |counters| {
             packing::copy(source, wanted, &self.repository.pack_dir(), &counters.pack, self.stop)
         })?;
-        let (pack, objects) = new.map_or((None, 0), |new| (new.path, new.objects));
         use gix::protocol::fetch::response::ShallowUpdate;
         let mut shallow: Vec<ShallowUpdate> = reached.cuts.iter().copied().map(ShallowUpdate::Shallow).collect();
         for id in &reached.ids {
@@ -97,7 +97,7 @@ impl Fetch<'_> {
                 shallow.push(ShallowUpdate::Unshallow(*id));
             }
         }
-        Ok(Received { pack, objects, shallow })
+        Ok(Received { pack, shallow })
     }
 }
 

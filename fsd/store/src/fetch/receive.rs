@@ -1,6 +1,5 @@
 //! Receives a pack: negotiation, the pack into the object store, what the host says about the boundary.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use gix::protocol::fetch::response::ShallowUpdate;
@@ -12,27 +11,30 @@ use super::remote::{Remote, agent, failed};
 use super::{Fetch, Phase};
 use crate::error::{Fault, Result};
 use crate::ids::ObjectId;
-use crate::packing;
+use crate::packing::{self, NewPack};
 use crate::repository::{Repository, durable, shallow};
 
 /// What came. The objects are durable already; nothing refers to them yet.
 pub(super) struct Received {
-    /// The pack file, when the host sent any object.
-    pub(super) pack: Option<PathBuf>,
-    /// How many objects it has.
-    pub(super) objects: u64,
+    /// The pack, when there was any object.
+    pub(super) pack: Option<NewPack>,
     /// What the host says about where the history is cut.
     pub(super) shallow: Vec<ShallowUpdate>,
 }
 
 impl Received {
+    /// Whether there was any object.
+    pub(super) fn any(&self) -> bool {
+        self.pack.is_some()
+    }
+
     /// Removes the pack again.
     pub(super) fn discard(&self, repository: &Repository) -> Result<()> {
-        if let Some(pack) = &self.pack {
+        if let Some(pack) = self.pack.as_ref().filter(|pack| pack.fresh) {
             // Without its index a pack is no part of the repository.
-            durable::remove(&pack.with_extension("idx"))?;
-            durable::remove(pack)?;
-            repository.objects().forget_packs()?;
+            durable::remove(&pack.path.with_extension("idx"))?;
+            durable::remove(&pack.path)?;
+            repository.objects().relist()?;
         }
         Ok(())
     }
@@ -47,6 +49,7 @@ impl Remote<'_> {
 
     fn receive_counted(&mut self, repository: &Repository, wants: &[ObjectId], depth: u32, counters: &Arc<Counters>) -> Result<Received> {
         let objects = repository.objects();
+        objects.relist()?;
         let boundary = repository.boundary()?;
         let tips: Vec<ObjectId> = repository.tips()?.into_iter().filter(|tip| objects.contains_now(tip)).collect();
         // gix writes the shallow file by itself, not durably and before we had a look: it gets a copy.
@@ -88,14 +91,13 @@ impl Remote<'_> {
             },
             Options { shallow_file, shallow: &shallow, tags: Tags::None, reject_shallow_remote: false },
         );
-        let (path, count) = pack.map_or((None, 0), |new| (new.path, new.objects));
         match outcome {
             Ok(outcome) => {
                 let shallow = outcome.map(|outcome| outcome.last_response.shallow_updates().to_vec()).unwrap_or_default();
-                Ok(Received { pack: path, objects: count, shallow })
+                Ok(Received { pack, shallow })
             }
             Err(err) => {
-                Received { pack: path, objects: count, shallow: Vec::new() }.discard(repository)?;
+                Received { pack, shallow: Vec::new() }.discard(repository)?;
                 let classified = failed(&err, &self.connection, self.url, self.stop);
                 Err(match own_error {
                     // The transport's own failure, or the user's, came first; else what the pack says is most telling.

@@ -12,7 +12,7 @@ const IDLE: usize = 4;
 /// A buffer that grew beyond this is given back to the allocator after use.
 const BUFFER: usize = 1 << 20;
 
-static POOL: Mutex<Vec<Box<Decoder>>> = Mutex::new(Vec::new());
+static POOL: Mutex<Vec<Decoder>> = Mutex::new(Vec::new());
 
 pub(super) struct Decoder {
     pub(super) inflate: gix::zlib::Inflate,
@@ -23,8 +23,10 @@ pub(super) struct Decoder {
 /// Runs `work` with a decoder of the pool.
 pub(super) fn with<T>(work: impl FnOnce(&mut Decoder) -> T) -> T {
     let pooled = POOL.lock().unwrap_or_else(std::sync::PoisonError::into_inner).pop();
-    let mut decoder = pooled.unwrap_or_else(|| {
-        Box::new(Decoder { inflate: gix::zlib::Inflate::default(), bases: StaticLinkedList::new(DELTA_BASE_CACHE), buffer: Vec::new() })
+    let mut decoder = pooled.unwrap_or_else(|| Decoder {
+        inflate: gix::zlib::Inflate::default(),
+        bases: StaticLinkedList::new(DELTA_BASE_CACHE),
+        buffer: Vec::new(),
     });
     let result = work(&mut decoder);
     if decoder.buffer.capacity() > BUFFER {

@@ -26,7 +26,7 @@ pub(crate) struct Pack {
 
 impl Pack {
     /// Maps the index at `index_path`.
-    pub(super) fn open(index_path: &Path, hash: gix::hash::Kind) -> Result<Self> {
+    pub(crate) fn open(index_path: &Path, hash: gix::hash::Kind) -> Result<Self> {
         let index = gix_pack::index::File::at(index_path, hash)
             .map_err(|err| StoreError::new(Fault::Corrupt, format!("pack index {} cannot be read", index_path.display())).caused_by(err))?;
         Ok(Pack { index, path: index_path.with_extension("pack"), hash, data: OnceLock::new(), stale: AtomicBool::new(false) })

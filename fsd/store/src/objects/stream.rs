@@ -137,7 +137,7 @@ impl Full {
     }
 }
 
-fn stream_loose(mut loose: Loose, out: &mut dyn Write) -> Result<(gix::object::Kind, u64)> {
+pub(super) fn stream_loose(mut loose: Loose, out: &mut dyn Write) -> Result<(gix::object::Kind, u64)> {
     let mut piece = vec![0; PIECE];
     let mut size = 0u64;
     loop {
@@ -295,5 +295,40 @@ impl Spooled {
 }
 
 fn unwritable(err: std::io::Error) -> StoreError {
-    StoreError::new(Fault::Disk, "a big object cannot be written to its temporary file").caused_by(err)
+    let message = match err.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => "no space is left for a big object: free some on its disk",
+        _ => "a big object cannot be written to its file",
+    };
+    StoreError::new(Fault::Disk, message).caused_by(err)
+}
+
+/// Takes the content of an object piece by piece and gives its id.
+pub(crate) struct Hashing(gix::hash::Hasher);
+
+impl Hashing {
+    /// For an object of `kind` with `size` bytes.
+    pub(crate) fn new(hash: gix::hash::Kind, kind: gix::object::Kind, size: u64) -> Self {
+        let mut hasher = gix::hash::hasher(hash);
+        hasher.update(&gix::objs::encode::loose_header(kind, size));
+        Hashing(hasher)
+    }
+
+    /// The id, when all content has come.
+    ///
+    /// # Errors
+    /// When the content is made to collide with another (SHA-1).
+    pub(crate) fn id(self) -> Result<ObjectId> {
+        self.0.try_finalize().map_err(|err| StoreError::new(Fault::Corrupt, "an object is made to collide with another").caused_by(err))
+    }
+}
+
+impl Write for Hashing {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::index::IndexEntry;
 use super::output::Output;
-use super::receive::{ToOutput, entry_header};
+use super::receive::put_whole;
 use super::{Counts, NewPack};
 use crate::error::{Fault, Result, StoreError};
 use crate::ids::ObjectId;
@@ -40,14 +40,17 @@ pub(crate) fn copy(
         copier.whole(id, offset)?;
     }
     let Copier { mut output, mut entries, .. } = copier;
-    drop(output.map()?);
+    output.seal()?;
     output.keep(&mut entries).map(Some)
 }
 
+/// Offset and id.
 type Wanted = Vec<(u64, ObjectId)>;
 
-/// Where the objects are: by pack, and the loose ones.
-fn places(source: &Objects, ids: impl IntoIterator<Item = ObjectId>) -> Result<(Vec<(Arc<Pack>, Wanted)>, Vec<ObjectId>)> {
+/// What to copy out of each pack, and the loose objects.
+type Places = (Vec<(Arc<Pack>, Wanted)>, Vec<ObjectId>);
+
+fn places(source: &Objects, ids: impl IntoIterator<Item = ObjectId>) -> Result<Places> {
     let mut packs: Vec<(Arc<Pack>, Wanted)> = Vec::new();
     let mut loose = Vec::new();
     for id in ids {
@@ -121,14 +124,7 @@ impl Copier<'_> {
 
     /// Writes an object that cannot be copied as it is.
     fn whole(&mut self, id: ObjectId, offset: u64) -> Result<()> {
-        let (kind, size) = self.source.header(id)?;
-        let mut header = Vec::with_capacity(16);
-        // Writing to a Vec cannot fail.
-        let _ = entry_header(kind).write_to(size, &mut header);
-        self.output.put(&header)?;
-        let mut deflate = flate2::write::ZlibEncoder::new(ToOutput(&mut self.output, None), flate2::Compression::default());
-        self.source.stream_to(id, self.dir, &mut deflate)?;
-        deflate.finish().map_err(|err| crate::repository::durable::disk(self.dir, "written", err))?;
+        put_whole(&mut self.output, self.source, id, self.dir)?;
         self.done(offset, id);
         Ok(())
     }

@@ -69,10 +69,15 @@ impl Output {
         self.hasher.clone().try_finalize().map_err(|err| StoreError::new(Fault::Corrupt, "the pack cannot be hashed").caused_by(err))
     }
 
+    /// Appends the trailer.
+    pub(super) fn seal(&mut self) -> Result<()> {
+        let trailer = self.sum()?;
+        self.file.write_all(trailer.as_slice()).and_then(|()| self.file.flush()).map_err(|err| disk(&self.dir, "written", err))
+    }
+
     /// Appends the trailer and maps what is there, to be read back; more can be appended after [`Output::reopen`].
     pub(super) fn map(&mut self) -> Result<gix_pack::data::File> {
-        let trailer = self.sum()?;
-        self.file.write_all(trailer.as_slice()).and_then(|()| self.file.flush()).map_err(|err| disk(&self.dir, "written", err))?;
+        self.seal()?;
         let path = self.file.get_ref().path();
         gix_pack::data::File::at(path, self.hash)
             .map_err(|err| StoreError::new(Fault::Disk, format!("pack {} cannot be read back", path.display())).caused_by(err))
@@ -112,7 +117,7 @@ impl Output {
         let path = self.dir.join(format!("pack-{sum}.pack"));
         let index_path = path.with_extension("idx");
         if path.exists() && index_path.exists() {
-            return Ok(NewPack { path: None, objects });
+            return Ok(NewPack { path, fresh: false, objects });
         }
         let mut index = BufWriter::with_capacity(64 << 10, temporary(&self.dir)?);
         index::write(&mut index, entries, sum, self.hash)?;
@@ -126,7 +131,7 @@ impl Output {
             // The pack's name is on the disk before the index's: an index without pack would be a broken repository.
             durable::sync_directory(&dir)?;
         }
-        Ok(NewPack { path: Some(path), objects })
+        Ok(NewPack { path, fresh: true, objects })
     }
 }
 

@@ -8,8 +8,10 @@ use super::input::{self, broken};
 use super::output::Output;
 use super::resolve::Resolver;
 use super::{Counts, NewPack};
-use crate::error::{Fault, Result, StoreError};
+use crate::error::{Result, StoreError};
+use crate::ids::ObjectId;
 use crate::objects::Objects;
+use crate::repository::durable;
 
 /// Receives a pack from `stream` into the pack directory `dir`. A thin pack is completed from `objects`. `None` for a pack without objects.
 pub(crate) fn receive(
@@ -36,19 +38,8 @@ pub(crate) fn receive(
             if !objects.contains_now(&id) {
                 continue;
             }
-            let (kind, size) = objects.header(id)?;
             let offset = output.start_entry();
-            let mut header = Vec::with_capacity(16);
-            // Writing to a Vec cannot fail.
-            let _ = entry_header(kind).write_to(size, &mut header);
-            output.put(&header)?;
-            let mut deflate = flate2::write::ZlibEncoder::new(ToOutput(&mut output, None), flate2::Compression::default());
-            objects.stream_to(id, dir, &mut deflate)?;
-            let ended = deflate.finish();
-            let ToOutput(_, failure) = ended.map_err(|err| StoreError::new(Fault::Disk, "a base cannot be appended").caused_by(err))?;
-            if let Some(failure) = failure {
-                return Err(failure);
-            }
+            put_whole(&mut output, objects, id, dir)?;
             resolver.add_base(id, offset, output.entry_crc());
             appended += 1;
         }
@@ -64,6 +55,23 @@ pub(crate) fn receive(
     output.keep(&mut entries).map(Some)
 }
 
+/// Writes the entry of a full object, compressed anew.
+pub(super) fn put_whole(output: &mut Output, source: &Objects, id: ObjectId, scratch: &Path) -> Result<()> {
+    let (kind, size) = source.header(id)?;
+    let mut header = Vec::with_capacity(16);
+    // Writing to a Vec cannot fail.
+    let _ = entry_header(kind).write_to(size, &mut header);
+    output.put(&header)?;
+    let mut deflate = flate2::write::ZlibEncoder::new(ToOutput(output, None), flate2::Compression::default());
+    let streamed = source.stream_to(id, scratch, &mut deflate).map(drop);
+    let finished = streamed.and_then(|()| deflate.try_finish().map_err(|err| durable::disk(scratch, "written", err)));
+    // What failed below says more than what it made fail above.
+    match deflate.get_mut().1.take() {
+        Some(failure) => Err(failure),
+        None => finished,
+    }
+}
+
 pub(super) fn entry_header(kind: gix::object::Kind) -> gix_pack::data::entry::Header {
     use gix_pack::data::entry::Header;
     match kind {
@@ -75,7 +83,7 @@ pub(super) fn entry_header(kind: gix::object::Kind) -> gix_pack::data::entry::He
 }
 
 /// Writes into an [`Output`], whose error is kept: [`std::io::Error`] would lose what it says.
-pub(super) struct ToOutput<'a>(pub(super) &'a mut Output, pub(super) Option<StoreError>);
+struct ToOutput<'a>(&'a mut Output, Option<StoreError>);
 
 impl Write for ToOutput<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {

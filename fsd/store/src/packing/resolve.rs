@@ -14,7 +14,7 @@ use super::input::{DeltaBase, Entries, broken};
 use crate::error::{Fault, Result, StoreError};
 use crate::ids::ObjectId;
 use crate::objects::pack::PackAccess;
-use crate::objects::{Objects, delta};
+use crate::objects::{Hashing, Objects, delta};
 
 /// Objects and deltas above this many bytes are not held in memory.
 const BIG: u64 = 16 << 20;
@@ -290,24 +290,10 @@ impl Worker<'_> {
     fn hash_by_file(&mut self, entry: u32, kind: gix::object::Kind) -> Result<ObjectId> {
         let raw = Raw { data: self.pack, named: &self.all.named };
         let offset = self.all.entries[entry as usize].offset;
-        let size = self.all.objects.packed_size(&raw, offset)?;
-        let mut hashing = Hashing(gix::hash::hasher(self.all.hash));
-        hashing.0.update(&gix::objs::encode::loose_header(kind, size));
+        let (_, size) = self.all.objects.packed_kind(&raw, offset)?;
+        let mut hashing = Hashing::new(self.all.hash, kind, size);
         self.all.objects.stream_packed_to(&raw, offset, self.all.scratch, &mut hashing)?;
-        hashing.0.try_finalize().map_err(|err| broken("an object is made to collide").caused_by(err))
-    }
-}
-
-struct Hashing(gix::hash::Hasher);
-
-impl std::io::Write for Hashing {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.update(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
+        hashing.id()
     }
 }
 

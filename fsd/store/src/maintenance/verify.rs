@@ -1,0 +1,135 @@
+//! `verify`: reads everything and believes nothing.
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use gix::progress::Discard;
+
+use super::files::Files;
+use crate::error::Result;
+use crate::ids::ObjectId;
+use crate::objects::pack::{Pack, PackAccess};
+use crate::objects::reach::Limits;
+use crate::objects::{Hashing, Objects};
+use crate::repository::Repository;
+
+/// Objects up to this many bytes are read whole.
+const WHOLE: u64 = 4 << 20;
+
+/// What `verify` found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct VerifyReport {
+    /// Objects checked.
+    pub objects: u64,
+    /// One sentence a broken object or pack.
+    pub problems: Vec<String>,
+}
+
+/// Checks every pack checksum, every object against its id, and that what is pinned or known is complete down to where its history was
+/// cut. Waits while the repository is fetched.
+///
+/// # Errors
+/// Only what keeps it from looking; what is broken is in the report.
+pub fn verify(repository: &Repository) -> Result<VerifyReport> {
+    let _lock = repository.lock(&AtomicBool::new(false))?;
+    let objects = repository.objects();
+    objects.relist()?;
+    let mut check = Check { objects: &objects, scratch: repository.git_dir(), report: VerifyReport::default(), content: Vec::new() };
+    let files = Files::list(objects.directory())?;
+    for path in &files.packs {
+        match Pack::open(&path.with_extension("idx"), objects.hash()) {
+            Ok(pack) => check.pack(&pack),
+            Err(err) => check.problem(err),
+        }
+    }
+    for (path, id) in &files.loose {
+        check.loose(path, *id);
+    }
+    check.connectivity(repository)?;
+    Ok(check.report)
+}
+
+struct Check<'a> {
+    objects: &'a Objects,
+    scratch: &'a Path,
+    report: VerifyReport,
+    content: Vec<u8>,
+}
+
+impl Check<'_> {
+    fn problem(&mut self, problem: impl ToString) {
+        let problem = problem.to_string();
+        if !self.report.problems.contains(&problem) {
+            self.report.problems.push(problem);
+        }
+    }
+
+    fn pack(&mut self, pack: &Pack) {
+        let never = AtomicBool::new(false);
+        if pack.index().verify_checksum(&mut Discard, &never).is_err() {
+            self.problem(format!("the index of pack {} has a wrong checksum", pack.path().display()));
+        }
+        let data = match pack.mapped() {
+            Ok(data) => data,
+            Err(err) => return self.problem(err),
+        };
+        if data.verify_checksum(&mut Discard, &never).is_err() {
+            self.problem(format!("pack {} has a wrong checksum", pack.path().display()));
+        }
+        // In the order of the pack, where bases are near their deltas.
+        let mut entries: Vec<(u64, ObjectId)> = pack.index().iter().map(|entry| (entry.pack_offset, entry.oid)).collect();
+        entries.sort_unstable();
+        for (offset, id) in entries {
+            self.report.objects += 1;
+            match self.packed_id(pack, offset) {
+                Ok(actual) if actual == id => {}
+                Ok(actual) => self.problem(format!("object {id} in pack {} hashes to {actual}", pack.path().display())),
+                Err(err) => self.problem(format!("object {id} cannot be read: {err}")),
+            }
+        }
+    }
+
+    fn packed_id(&mut self, pack: &Pack, offset: u64) -> Result<ObjectId> {
+        let (kind, size) = self.objects.packed_kind(pack, offset)?;
+        let mut hashing = Hashing::new(self.objects.hash(), kind, size);
+        if size > WHOLE {
+            self.objects.stream_packed_to(pack, offset, self.scratch, &mut hashing)?;
+        } else {
+            self.objects.read_packed(pack, offset, &mut self.content)?;
+            // Hashing does not fail to write.
+            let _ = std::io::Write::write_all(&mut hashing, &self.content);
+        }
+        hashing.id()
+    }
+
+    fn loose(&mut self, path: &Path, id: ObjectId) {
+        self.report.objects += 1;
+        match self.objects.loose_id(id) {
+            Ok(Some(actual)) if actual == id => {}
+            Ok(Some(actual)) => self.problem(format!("object file {} hashes to {actual}", path.display())),
+            Ok(None) => self.problem(format!("object file {} is gone", path.display())),
+            Err(err) => self.problem(err),
+        }
+    }
+
+    /// Everything below the pinned and known commits is there.
+    fn connectivity(&mut self, repository: &Repository) -> Result<()> {
+        let boundary = repository.boundary()?;
+        let mut problems = Vec::new();
+        let mut note = |err: crate::StoreError| {
+            problems.push(err.to_string());
+            Ok(())
+        };
+        let limits = Limits { boundary: &boundary, depth: 0, skip: &|_| false, problem: &mut note };
+        let reached = self.objects.reach(&repository.tips()?, limits)?;
+        for problem in problems {
+            self.problem(problem);
+        }
+        for id in &reached.ids {
+            if !self.objects.contains_now(id) {
+                self.problem(format!("object {id} is missing in {}", self.objects.directory().display()));
+            }
+        }
+        Ok(())
+    }
+}

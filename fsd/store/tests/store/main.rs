@@ -1,0 +1,9 @@
+//! The store against git: repositories that git made, hosts that git serves, and git's own word on what came out.
+
+mod fetch;
+mod fetch_failures;
+mod fetch_history;
+mod local;
+mod maintenance;
+mod objects;
+mod support;
