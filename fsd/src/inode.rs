@@ -242,6 +242,23 @@ impl Table {
         true
     }
 
+    /// Counts one lookup of `node`, wherever it is now, for a reply that the kernel answers with a forget. Unknown nodes are not counted,
+    /// nor is their forget.
+    pub fn hold(&self, node: NodeId) {
+        let mut inner = self.inner.write();
+        match inner.locate(node) {
+            Some(Location::Entry { version, index, .. }) => {
+                version.lookups[index].fetch_add(1, Ordering::Relaxed);
+            }
+            Some(Location::Orphan(_)) => {
+                if let Some(Place::Orphan(orphan)) = inner.places.get_mut(&node) {
+                    orphan.lookups += 1;
+                }
+            }
+            Some(Location::Root(..)) | None => {}
+        }
+    }
+
     /// The kernel forgets `count` lookups of `node`.
     pub fn forget(&self, node: NodeId, count: u64) {
         let orphan = match self.inner.read().locate(node) {

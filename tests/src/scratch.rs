@@ -17,12 +17,18 @@ pub fn dir() -> Result<TempDir> {
     Ok(dir)
 }
 
-/// The cargo target directory these tests were built in.
-pub fn target_dir() -> Result<PathBuf> {
+/// The directory of cargo's profile that the running program was built in (`target/debug`).
+pub fn profile_dir() -> Result<PathBuf> {
     let exe = std::env::current_exe()?;
-    // <target>/<profile>/deps/<test>
-    let target = exe.ancestors().nth(3).context("a test binary lies three levels below the target directory")?;
-    Ok(target.to_owned())
+    let dir = exe.parent().context("a program lies in a directory")?;
+    // Test binaries lie in `deps`, other programs beside it.
+    let profile = if dir.ends_with("deps") { dir.parent() } else { Some(dir) };
+    Ok(profile.context("`deps` lies in the profile's directory")?.to_owned())
+}
+
+/// The cargo target directory that the running program was built in.
+pub fn target_dir() -> Result<PathBuf> {
+    Ok(profile_dir()?.parent().context("a profile's directory lies in the target directory")?.to_owned())
 }
 
 /// The directory that all test binaries of this target directory share; it outlives a run.

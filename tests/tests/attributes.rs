@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use gitmount_tests::fixtures::{self, content, shape};
 use gitmount_tests::mount::Account;
+use gitmount_tests::run::{command, run};
 use gitmount_tests::scratch;
 
 /// The inode number of everything below `dir`, by path.
@@ -165,5 +166,20 @@ fn a_listing_is_whole_while_it_is_read_in_parts() -> Result<()> {
     }
     ensure!(other.count() + names.len() / 3 == shape::WIDE, "the other listing ended early");
     ensure!(names.len() == shape::WIDE, "{} names", names.len());
+    Ok(())
+}
+
+#[test]
+fn every_directory_lists_itself_and_its_parent() -> Result<()> {
+    let repo = fixtures::get("content", content::content)?;
+    let account = Account::new()?;
+    let mounted = account.mount(&repo.arg(), &[])?;
+    for _ in 0..2 {
+        let listed = run(command("ls").args(["-a", "-i", "-1"]).arg(mounted.join("modules")))?.success()?.out();
+        let lines: Vec<Vec<&str>> = listed.lines().map(|line| line.split_whitespace().collect()).collect();
+        let inode = |path: &str| -> Result<String> { Ok(mounted.join(path).metadata()?.ino().to_string()) };
+        let expected = [(inode("modules")?, "."), (inode(".")?, ".."), (inode("modules/sub")?, "sub")];
+        ensure!(lines.len() == 3 && lines.iter().zip(&expected).all(|(l, (ino, name))| l[0] == ino && l[1] == *name), "{listed}");
+    }
     Ok(())
 }

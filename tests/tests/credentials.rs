@@ -20,12 +20,14 @@ fn setting(password: &str) -> Result<(HttpServer, Account, TestCa)> {
     server.require_login("user", PASSWORD);
     let mut account = Account::new()?;
     account.set_env("GIT_SSL_CAINFO", ca.file());
+    // Everything that could be logged is.
     account.set_env("GITMOUNT_LOG", "trace");
-    let log = account.home().join("helper.log");
+    let (log, secret) = (account.home().join("helper.log"), account.write_home("secret", password)?);
     // Records what it is asked to do, and with what, but for the password.
     let helper = format!(
-        "!f() {{ echo \"$1\" >>{log}; grep -v ^password >>{log}; test $1 = get && echo username=user && echo password={password}; }}; f",
-        log = log.display()
+        "!f() {{ echo \"$1\" >>{log}; grep -v ^password >>{log}; test $1 = get && echo username=user && echo password=$(cat {secret}); }}; f",
+        log = log.display(),
+        secret = secret.display()
     );
     let quoted = helper.replace('\\', "\\\\").replace('"', "\\\"");
     account.write_home(".gitconfig", &format!("[credential]\n\thelper = \"{quoted}\"\n"))?;
@@ -69,7 +71,7 @@ fn a_helper_is_asked_and_told_that_it_was_right() -> Result<()> {
 fn a_wrong_password_is_refused_and_the_helper_told() -> Result<()> {
     let (server, account, _ca) = setting("wrong-password")?;
     let dir = account.mount_point()?;
-    let finished = account.refused(["mount", &server.url("refs.git"), &dir.to_string_lossy()], 4, &["127.0.0.1", "credential"])?;
+    let finished = account.refused(["mount", &server.url("refs.git"), &dir.to_string_lossy()], 4, &["127.0.0.1", "refused", "login"])?;
     ensure!(!finished.err().contains("wrong-password"));
     let log = helper_log(&account)?;
     ensure!(log.contains("erase\n") && !log.contains("store\n"), "{log}");
@@ -139,7 +141,7 @@ fn the_log_of_a_foreground_mount_has_no_secret() -> Result<()> {
     run(account.command(["unmount"]).arg(&dir))?.success()?;
     ensure!(child.wait()?.success(), "a foreground mount ends with 0 when it is unmounted");
     let said = fs::read_to_string(&log)?;
-    ensure!(!said.is_empty() && !said.contains(PASSWORD), "{said}");
+    ensure!(!said.is_empty() && !said.contains(PASSWORD), "the log is empty or has the secret");
     Ok(())
 }
 

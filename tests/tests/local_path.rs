@@ -95,7 +95,7 @@ fn any_revision_that_git_takes() -> Result<()> {
     ];
     for revision in revisions {
         let mounted = account.mount(&repo.arg(), &["--ref", revision]).with_context(|| format!("--ref {revision}"))?;
-        let expected = repo.id(&format!("{revision}^{{commit}}"))?;
+        let expected = repo.id(&format!("{}^{{commit}}", repo.id(revision)?))?;
         ensure!(mounted.commit()? == expected, "{revision} is {} to gitmount and {expected} to git", mounted.commit()?);
         mounted.unmount()?;
     }

@@ -96,7 +96,7 @@ fn known_hosts_with_tabs_comments_wildcards_markers_and_nonsense() -> Result<()>
     }
     for line in [format!("!{host},[127.0.0.*]:{port} {key}"), format!("@revoked {host} {key}{host} {key}"), String::new()] {
         setting.know(&line)?;
-        setting.refused(&["host key", "known_hosts"]).with_context(|| line.clone())?;
+        setting.refused(&["key", "known_hosts"]).with_context(|| line.clone())?;
     }
     Ok(())
 }
@@ -106,7 +106,7 @@ fn another_host_key_is_refused() -> Result<()> {
     let setting = Setting::new(KeyKind::Ed25519)?;
     let other = setting.key("other-host", KeyKind::Ed25519)?;
     setting.know(&known_host(&fs::read_to_string(public(&other))?, setting.server.port(), Known::Plain)?)?;
-    setting.refused(&["host key", "127.0.0.1", "known_hosts"])?;
+    setting.refused(&["another key", "127.0.0.1", "known_hosts"])?;
     ensure!(!setting.server.log()?.contains("Accepted"), "a login was sent to a host that was not known");
     Ok(())
 }

@@ -20,7 +20,7 @@ pub struct Line<'a> {
     pub name: &'a BStr,
     /// What it is.
     pub kind: EntryKind,
-    /// With attributes the kernel may link the entry (and it has been counted); without it must look the name up.
+    /// With attributes the kernel may link the entry; without it must look the name up. In a listing with attributes both are counted.
     pub attr: Option<Attr>,
 }
 
@@ -71,9 +71,12 @@ impl FileSystem {
                 // A switch came in between: from here on this is an older listing.
                 (link, attr) = (false, None);
             }
+            if plus && attr.is_none() {
+                self.view.table().hold(node);
+            }
             let cookie = cookie(&version, index as u32 + 1 + DOTS);
             if !add(Line { node, cookie, name: entry.name.as_bstr(), kind: entry.kind, attr }) {
-                if attr.is_some() {
+                if plus {
                     self.view.table().forget(node, 1);
                 }
                 break;

@@ -107,7 +107,7 @@ impl Adapter {
         }
     }
 
-    /// An entry the kernel shall not link (node id 0): absent, or only named in a listing.
+    /// An entry that is absent (node id 0).
     fn no_entry(&self) -> FileAttr {
         let absent = Attr { node: NodeId(0), kind: EntryKind::File, size: 0, time: crate::inode::Time(0), nlink: 0 };
         self.file_attr(&absent)
@@ -226,7 +226,9 @@ impl Filesystem for Adapter {
         let listed = self.fs.list(node(ino), offset, true, &mut |line| {
             let attr = match &line.attr {
                 Some(attr) => self.file_attr(attr),
-                None => FileAttr { kind: file_type(line.kind), ..self.no_entry() },
+                // Only named. A node id of 0 would be `d_ino` too, and readers skip such entries; with a size that cannot be, the kernel
+                // lists the entry and forgets the node instead of linking it.
+                None => FileAttr { ino: INodeNo(line.node.0), size: u64::MAX, kind: file_type(line.kind), ..self.no_entry() },
             };
             !reply.add(INodeNo(line.node.0), line.cookie, OsStr::from_bytes(line.name), &ttl, &attr, Generation(0))
         });

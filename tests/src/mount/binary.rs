@@ -26,20 +26,19 @@ fn find() -> Result<PathBuf> {
         ensure!(path.is_file(), "GITMOUNT_BIN names {}, which is no file", path.display());
         return Ok(fs::canonicalize(path)?);
     }
-    let exe = std::env::current_exe()?;
-    let profile = exe.ancestors().nth(2).context("a test binary lies two levels below the profile's directory")?;
-    let program = profile.join("gitmount");
+    let program = scratch::profile_dir()?.join("gitmount");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the crate lies in the workspace")?;
     let _lock = scratch::exclusive("build")?;
     if is_older_than_sources(&program, &root.join("fsd"))? {
-        // `cargo test -p gitmount-tests` does not build the programs of other packages.
+        // `cargo test -p gitmount-tests` does not build the programs of other packages. `--workspace` keeps the dependencies' features,
+        // and so their one build, as they are for the tests.
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut build = Command::new(cargo);
-        build.current_dir(root).args(["build", "--quiet", "--package", "gitmount-fsd", "--bin", "gitmount"]);
+        build.current_dir(root).args(["build", "--quiet", "--workspace", "--bin", "gitmount"]);
         build.arg("--target-dir").arg(scratch::target_dir()?);
-        ensure!(build.status()?.success(), "`cargo build --package gitmount-fsd --bin gitmount` failed");
+        ensure!(build.status()?.success(), "`cargo build --workspace --bin gitmount` failed");
     }
-    ensure!(program.is_file(), "{} is missing: run `cargo build --package gitmount-fsd`", program.display());
+    ensure!(program.is_file(), "{} is missing: run `cargo build --workspace --bin gitmount`", program.display());
     Ok(program)
 }
 
