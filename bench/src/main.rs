@@ -3,7 +3,7 @@
 //! - [`options`]: the command line.
 //! - [`tree`], [`content`], [`random`]: a deterministic tree of realistic shape; [`repos`] writes it into repositories.
 //! - [`clock`]: timing commands in turns, medians, the kernel's caches; [`process`]: memory and CPU time of processes.
-//! - [`bench`]: what the scenarios share: servers, the checkout, directories that stay until the end.
+//! - [`mod@bench`]: what the scenarios share: servers, the checkout, directories that stay until the end.
 //! - [`scenario`]: one file per kind of work.
 //! - [`report`]: the table, as markdown and as JSON, with what each figure must not exceed.
 //!
