@@ -146,6 +146,9 @@ impl Follower {
                 // A waiter that went away needs no answer.
                 let _ = waiter.send(answer.clone());
             }
+            if answer.is_ok_and(|pulled| pulled.old != pulled.new) {
+                self.upstream.tidy();
+            }
         }
     }
 
