@@ -51,11 +51,10 @@ impl Upstream for Remote {
     }
 
     fn tidy(&self) {
-        if !maintenance::is_due(&self.repository) {
-            return;
-        }
-        match maintenance::gc(&self.repository) {
-            Ok(report) => tracing::info!(?report, "packed the repository"),
+        let packed = maintenance::is_due(&self.repository).and_then(|due| due.then(|| maintenance::gc(&self.repository)).transpose());
+        match packed {
+            Ok(None) => {}
+            Ok(Some(report)) => tracing::info!(?report, "packed the repository"),
             Err(error) => tracing::warn!(%error, "the repository cannot be packed; it works on as it is"),
         }
     }
