@@ -3,7 +3,7 @@
 //! - [`options`]: the command line.
 //! - [`tree`], [`content`], [`random`]: a deterministic tree of realistic shape; [`repos`] writes it into repositories.
 //! - [`clock`]: timing commands in turns, medians, the kernel's caches; [`process`]: memory and CPU time of processes.
-//! - [`bench`]: what the scenarios share: servers, the checkout, directories that stay until the end.
+//! - [`mod@bench`]: what the scenarios share: servers, the checkout, directories that stay until the end.
 //! - [`scenario`]: one file per kind of work.
 //! - [`report`]: the table, as markdown and as JSON, with what each figure must not exceed.
 //!
@@ -21,9 +21,10 @@ mod repos;
 mod scenario;
 mod tree;
 
-use std::process::ExitCode;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 use clap::Parser;
 
 use bench::Bench;
@@ -33,6 +34,9 @@ fn main() -> Result<ExitCode> {
     let options = Options::parse();
     if let Some(Task::Usage { command }) = &options.task {
         return process::run_and_report(command);
+    }
+    if std::env::var_os(PROGRAM).is_none() {
+        return again_with_program();
     }
     let bench = Bench::prepare(&options)?;
     let mut rows = Vec::new();
@@ -47,4 +51,16 @@ fn main() -> Result<ExitCode> {
     let path = report.write_json(&options.out)?;
     clock::say(&format!("written: {}", path.display()));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where the helpers look for the program that is measured.
+const PROGRAM: &str = "GITMOUNT_BIN";
+
+/// Starts this program once more, and says that the program to measure is the one beside it.
+fn again_with_program() -> Result<ExitCode> {
+    let own = std::env::current_exe()?;
+    let program = own.with_file_name("gitmount");
+    ensure!(program.is_file(), "{} is missing: `make bench` builds it", program.display());
+    let error = Command::new(&own).args(std::env::args_os().skip(1)).env(PROGRAM, program).exec();
+    Err(error).with_context(|| format!("{} could not be started again", own.display()))
 }

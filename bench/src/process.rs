@@ -57,7 +57,7 @@ pub(crate) fn run_and_report(command: &[OsString]) -> Result<ExitCode> {
 
 /// A line of `/proc/PID/status` in bytes, summed over `processes`: `VmHWM` (peak resident size), `RssAnon` (anonymous memory).
 pub(crate) fn memory(processes: &[i32], field: &str) -> Result<f64> {
-    processes.iter().map(|id| Ok(parse_memory(&fs::read_to_string(format!("/proc/{id}/status"))?, field)?)).sum()
+    processes.iter().map(|id| parse_memory(&fs::read_to_string(format!("/proc/{id}/status"))?, field)).sum()
 }
 
 fn parse_memory(status: &str, field: &str) -> Result<f64> {
