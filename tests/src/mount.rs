@@ -49,6 +49,7 @@ impl Account {
     pub fn unprivileged() -> Result<Self> {
         scratch::require_fuse()?;
         scratch::require_root()?;
+        scratch::open_fuse_to_all()?;
         let nobody = nix::unistd::User::from_name("nobody")?.context("this test needs an account called nobody")?;
         let mut account = Self::with_program(gitmount()?, Some((nobody.uid.as_raw(), nobody.gid.as_raw())))?;
         // The directory the binary was built in may be closed to it.

@@ -81,6 +81,13 @@ pub fn require_fuse() -> Result<()> {
     crate::run::require("fusermount3", "fuse3")
 }
 
+/// Gives `/dev/fuse` the mode that udev gives it on every distribution; containers and small systems without udev may lack it, and then no
+/// account but root can mount.
+pub fn open_fuse_to_all() -> Result<()> {
+    require_root()?;
+    fs::set_permissions("/dev/fuse", fs::Permissions::from_mode(0o666)).context("/dev/fuse could not be given the mode 0666")
+}
+
 /// A small tmpfs, unmounted when dropped.
 #[derive(Debug)]
 pub struct SmallDisk {

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use gitmount_tests::fixtures::{self, refs};
+use gitmount_tests::fixtures::{self, content, refs};
 use gitmount_tests::mount::Account;
 use gitmount_tests::scratch;
 use gitmount_tests::servers::http::{Asked, HttpServer};
@@ -75,7 +75,8 @@ fn spellings_of_one_url_are_one_repository() -> Result<()> {
 fn another_ref_of_a_fetched_repository_fetches_only_what_is_new() -> Result<()> {
     let dir = scratch::dir()?;
     let names: Vec<String> = (0..500).map(|n| format!("dir/file-{n}")).collect();
-    let contents: Vec<String> = (0..500).map(|n| format!("{n}\n").repeat(50)).collect();
+    let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let contents: Vec<String> = (0..500).map(|n| hex(content::noise(500 + n))).collect();
     let files: Vec<(&str, &str)> = names.iter().zip(&contents).map(|(name, text)| (name.as_str(), text.as_str())).collect();
     let repo = fixtures::small(&dir.path().join("r.git"), &files)?;
     fixtures::commit(&repo, "second", &[("dir/file-0", "changed\n")])?;

@@ -26,13 +26,17 @@ pub(super) fn leftovers(git_dir: &Path) -> Result<()> {
             remove_any(&path)?;
         }
     }
-    remove_locks(&git_dir.join("refs"))
+    // Pins are written under a lock of their own, also while somebody else fetches.
+    remove_locks(&git_dir.join("refs"), Some(&git_dir.join(super::refs::PINS)))
 }
 
-fn remove_locks(dir: &Path) -> Result<()> {
+/// Removes the lock files below `dir`, but for those below `except`.
+pub(super) fn remove_locks(dir: &Path, except: Option<&Path>) -> Result<()> {
     for path in entries(dir)? {
         if path.is_dir() {
-            remove_locks(&path)?;
+            if except != Some(&path) {
+                remove_locks(&path, except)?;
+            }
         } else if path.extension().is_some_and(|extension| extension == "lock") {
             durable::remove(&path)?;
         }

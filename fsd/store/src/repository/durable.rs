@@ -47,7 +47,7 @@ pub(crate) fn disk(path: &Path, what: &str, err: std::io::Error) -> StoreError {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
             format!("no space is left for {}: free some, or put the store on a bigger disk", path.display())
         }
-        _ => format!("{} cannot be {what}", path.display()),
+        _ => format!("{} cannot be {what} ({err})", path.display()),
     };
     StoreError::new(Fault::Disk, message).caused_by(err)
 }

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-use super::durable;
 use super::lock::Lock;
 use super::refs::Refs;
+use super::{clean, durable};
 use crate::error::Result;
 use crate::ids::CommitId;
 
@@ -74,6 +74,7 @@ pub(super) fn lock_path(git_dir: &Path) -> Result<PathBuf> {
 /// Removes the pins whose processes are gone. The caller holds the lock of [`lock_path`].
 pub(super) fn sweep(git_dir: &Path, refs: &Refs) -> Result<()> {
     let owners = git_dir.join(OWNERS);
+    clean::remove_locks(&refs.pins(), None)?;
     for (reference, _) in refs.all_pins()? {
         let Some(name) = reference.file_name() else { continue };
         let owner = owners.join(name);

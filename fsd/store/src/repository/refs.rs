@@ -17,6 +17,9 @@ const MAX_ENCODED: usize = 200;
 /// A fetched ref says that it is in use by its time, renewed at most this often.
 const RENEW: Duration = Duration::from_secs(60 * 60);
 
+/// Where pins are, in the git directory.
+pub(super) const PINS: &str = "refs/gitmount/pins";
+
 /// The ref files of one repository.
 #[derive(Debug)]
 pub(super) struct Refs {

@@ -23,6 +23,7 @@ const MAX_WAIT: Duration = Duration::from_secs(3600);
 pub(super) fn failure(wire: &Wire, response: Response, logged_in: bool) -> StoreError {
     let code = response.status();
     let wait = retry_after(&response);
+    let later = wait.map_or_else(|| "later".to_owned(), |wait| format!("in {} s", wait.as_secs()));
     let said = said(wire, response);
     let url = &wire.url;
     let number = code.as_u16();
@@ -35,14 +36,14 @@ pub(super) fn failure(wire: &Wire, response: Response, logged_in: bool) -> Store
         StatusCode::NOT_FOUND | StatusCode::GONE => {
             (Fault::NotFound, format!("repository {url} does not exist, or is private: check the path, or give a login"))
         }
-        StatusCode::TOO_MANY_REQUESTS => (Fault::Unreachable, format!("host {} asks for fewer requests: try again later", wire.host)),
+        StatusCode::TOO_MANY_REQUESTS => (Fault::Unreachable, format!("host {} asks for fewer requests: try again {later}", wire.host)),
         StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
             (Fault::Refused, "the proxy wants a login: put it into the proxy's url in the environment".to_owned())
         }
         StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY => {
             (Fault::Unreachable, format!("host {} is not ready: try again later", wire.host))
         }
-        code if code.is_server_error() => (Fault::Unreachable, format!("host {} has a problem of its own: try again later", wire.host)),
+        code if code.is_server_error() => (Fault::Unreachable, format!("host {} has a problem of its own: try again {later}", wire.host)),
         _ => (Fault::Refused, format!("host {} refuses the request for {url}", wire.host)),
     };
     StoreError::new(fault, format!("{what} (HTTP {number}{said})")).retry_after(wait)
