@@ -64,7 +64,11 @@ fn warm_is_silent(mounted: &Mounted<'_>) -> Result<()> {
         program(mounted.path())?;
     }
     for (name, program) in programs {
-        let sent = mounted.messages_of(|| program(mounted.path()))?;
+        let mut sent = mounted.messages_of(|| program(mounted.path()))?;
+        // Programs ask for the file system's type (`statfs`, which Linux never caches) before they sort a directory of over 10,000 entries.
+        if mounted.path().join("wide").exists() && count(&sent, "statfs") == 1 {
+            sent.remove("statfs");
+        }
         ensure!(sent.is_empty(), "a warm {name} sent {sent:?}");
     }
     Ok(())
