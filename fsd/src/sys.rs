@@ -11,13 +11,13 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 /// Sets the allocator up. Call it before threads are started.
 ///
 /// Inflated blobs come and go in sizes up to some MiB. With the C library's defaults they leave holes in one heap a thread; these settings
-/// give every buffer above 1 MiB back as soon as it is dropped, keep the heaps few, and some MiB in them for the next blob.
+/// give every buffer above 512 KiB back as soon as it is dropped, keep the heaps few, and some MiB in them for the next blob.
 #[cfg(target_env = "gnu")]
 #[allow(unsafe_code)]
 pub fn set_up_memory() {
     const HEAPS: i32 = 2;
-    const OWN_MAPPING_FROM: i32 = 1 << 20;
-    const TRIM_FROM: i32 = 8 << 20;
+    const OWN_MAPPING_FROM: i32 = 512 << 10;
+    const TRIM_FROM: i32 = 4 << 20;
     for (parameter, value) in [(libc::M_ARENA_MAX, HEAPS), (libc::M_MMAP_THRESHOLD, OWN_MAPPING_FROM), (libc::M_TRIM_THRESHOLD, TRIM_FROM)]
     {
         // SAFETY: mallopt takes two integers and only changes the allocator's settings; it is called before other threads exist.

@@ -97,7 +97,7 @@ pub struct Prepared {
 
 const SPOOL_LIMIT: u64 = 8 << 30;
 const SPOOL_THRESHOLD: u64 = 8 << 20;
-const BLOB_CACHE: u64 = 16 << 20;
+const BLOB_CACHE: u64 = 8 << 20;
 const THREADS: usize = 4;
 
 impl Prepared {
