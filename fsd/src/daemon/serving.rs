@@ -104,29 +104,30 @@ impl Prepared {
     /// Fetches what is to be served and opens a view of it.
     pub fn new(config: Config, progress: &dyn Progress, stop: &Arc<AtomicBool>) -> Result<Self> {
         let store = Store::open(config.store.clone())?;
-        let (upstream, objects, local, url, ref_name, offline, every): (Arc<dyn Upstream>, Box<dyn Fn() -> Objects>, _, _, _, _, _) = match &config.source {
-            Source::Remote(remote) => {
-                let RemoteSource { url, spec, depth, auth, offline } = &**remote;
-                let repository = store.repository(url)?;
-                let request = FetchRequest { spec: spec.clone(), depth: *depth, auth: auth.clone() };
-                let opened = Arc::clone(&repository);
-                // Only the first fetch tells which hash the repository has, so its objects are opened after it.
-                let objects = Box::new(move || opened.objects());
-                // A commit never moves.
-                let every = match (config.pull, spec) {
-                    (Pull::Never, _) | (_, RefSpec::Commit(_)) => None,
-                    (Pull::Every(every), _) => Some(every),
-                };
-                (Arc::new(Remote { repository, request }), objects, None, url.to_string(), spec.to_string(), *offline, every)
-            }
-            Source::Local { path, revision } => {
-                let repository = Arc::new(LocalRepository::discover(path)?);
-                let opened = Arc::clone(&repository);
-                let objects = Box::new(move || opened.objects());
-                let upstream = Local { repository: Arc::clone(&repository), revision: revision.clone() };
-                (Arc::new(upstream), objects, Some(repository), path.display().to_string(), revision.clone(), Offline::Refuse, None)
-            }
-        };
+        let (upstream, objects, local, url, ref_name, offline, every): (Arc<dyn Upstream>, Box<dyn Fn() -> Objects>, _, _, _, _, _) =
+            match &config.source {
+                Source::Remote(remote) => {
+                    let RemoteSource { url, spec, depth, auth, offline } = &**remote;
+                    let repository = store.repository(url)?;
+                    let request = FetchRequest { spec: spec.clone(), depth: *depth, auth: auth.clone() };
+                    let opened = Arc::clone(&repository);
+                    // Only the first fetch tells which hash the repository has, so its objects are opened after it.
+                    let objects = Box::new(move || opened.objects());
+                    // A commit never moves.
+                    let every = match (config.pull, spec) {
+                        (Pull::Never, _) | (_, RefSpec::Commit(_)) => None,
+                        (Pull::Every(every), _) => Some(every),
+                    };
+                    (Arc::new(Remote { repository, request }), objects, None, url.to_string(), spec.to_string(), *offline, every)
+                }
+                Source::Local { path, revision } => {
+                    let repository = Arc::new(LocalRepository::discover(path)?);
+                    let opened = Arc::clone(&repository);
+                    let objects = Box::new(move || opened.objects());
+                    let upstream = Local { repository: Arc::clone(&repository), revision: revision.clone() };
+                    (Arc::new(upstream), objects, Some(repository), path.display().to_string(), revision.clone(), Offline::Refuse, None)
+                }
+            };
 
         let (mut health, mut schedule) = (Health::default(), Schedule::new(every));
         let mut random: Box<dyn Random> = Box::<SystemRandom>::default();
