@@ -212,8 +212,11 @@ impl FileSystem {
         if node.kind != EntryKind::Symlink {
             return Err(FsError::NotLink);
         }
-        if self.view.objects().blob_size(node.object)? > LINK_MAX as u64 {
-            return Err(FsError::LinkTooLong);
+        match self.view.objects().blob_size(node.object)? {
+            // Linux knows no link without a target.
+            0 => return Err(FsError::NotFound),
+            size if size > LINK_MAX as u64 => return Err(FsError::LinkTooLong),
+            _ => {}
         }
         Ok(self.view.objects().blob(node.object)?)
     }

@@ -116,6 +116,9 @@ fn open(git_dir: &Path) -> Result<gix::Repository> {
     let options = gix::open::Options::isolated().with(gix::sec::Trust::Full).open_path_as_is(true);
     let repository = options
         .open(git_dir)
-        .map_err(|err| StoreError::new(Fault::Corrupt, format!("repository {} cannot be opened", git_dir.display())).caused_by(err))?;
+        .map_err(|err| {
+            let fault = if git_dir.exists() { Fault::Corrupt } else { Fault::NotFound };
+            StoreError::new(fault, format!("repository {} cannot be opened: is it still there?", git_dir.display())).caused_by(err)
+        })?;
     Ok(repository.to_thread_local())
 }
