@@ -9,7 +9,7 @@ help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' $(MAKEFILE_LIST) | expand -t 14
 
 test: ## all tests; needs root, /dev/fuse, git, fuse3, openssh-server, strace
-	cargo test --locked --workspace
+	cargo test --locked --workspace --no-fail-fast
 
 lint: ## formatting, clippy, rustdoc, licences, file length, layering
 	.ci/lint

@@ -70,7 +70,7 @@ pub struct Attr {
     pub size: u64,
     /// mtime, and so ctime and atime.
     pub time: Time,
-    /// Links: 1, a directory 2 and one for each sub-directory, 0 when it is no longer in the tree.
+    /// Links: 1, or 0 when it is no longer in the tree.
     pub nlink: u32,
 }
 
@@ -97,6 +97,9 @@ pub struct Usage {
 
 /// Bytes that `st_size` of a directory says, as on other file systems.
 const DIR_SIZE: u64 = 4096;
+/// Links of a directory: like some other file systems (Btrfs) it does not count its sub-directories. Programs then make no
+/// assumption: with a count, `find` asks for the type of the file system (`statfs`, a message) before it relies on it.
+const DIR_LINKS: u32 = 1;
 /// The longest link target Linux reads.
 const LINK_MAX: usize = 4095;
 /// A handler looks again this often when switches keep coming in between.
@@ -157,11 +160,7 @@ impl FileSystem {
 
     fn attr_of(&self, node: NodeId, kind: EntryKind, object: ObjectId, time: Time, in_tree: bool) -> Result<Attr> {
         let (size, nlink) = match kind {
-            EntryKind::Directory if in_tree => {
-                let subdirs = self.view.tree(object)?.entries().iter().filter(|e| is_dir(e.kind)).count();
-                (DIR_SIZE, 2 + u32::try_from(subdirs).unwrap_or(u32::MAX - 2))
-            }
-            EntryKind::Directory | EntryKind::Submodule => (DIR_SIZE, 2),
+            EntryKind::Directory | EntryKind::Submodule => (DIR_SIZE, DIR_LINKS),
             EntryKind::File | EntryKind::Executable | EntryKind::Symlink => (self.view.objects().blob_size(object)?, 1),
         };
         Ok(Attr { node, kind, size, time, nlink: if in_tree { nlink } else { 0 } })

@@ -3,13 +3,11 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 
-use fuser::{Config, MountOption, Session, SessionACL};
+use fuser::{Config, Session, SessionACL};
 use gitmount_store::ids::CommitId;
-use nix::mount::{MntFlags, umount2};
 use parking_lot::{Condvar, Mutex};
 
 use crate::fs::FileSystem;
@@ -17,11 +15,13 @@ use crate::view::{Switched, View};
 
 mod adapter;
 mod counts;
+mod mount;
 mod notify;
 
 use adapter::Adapter;
 pub use counts::RequestCounts;
 use counts::Requests;
+pub use mount::unmount;
 use notify::Notifier;
 
 /// How a view is mounted.
@@ -55,6 +55,8 @@ pub struct Mount {
     notifier: Arc<Notifier>,
     requests: Arc<Requests>,
     finished: Arc<(Mutex<bool>, Condvar)>,
+    /// `st_dev`: tells this mount from a later one at the same place.
+    device: Option<u64>,
 }
 
 impl Mount {
@@ -67,7 +69,14 @@ impl Mount {
         let requests = Arc::new(Requests::default());
         let adapter = Adapter::new(fs.clone(), requests.clone(), options.allow_other);
         let features = adapter.features();
-        let session = Session::new(adapter, &options.target, &config(options))?;
+        let acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+        let mut config = Config::default();
+        config.n_threads = Some(options.threads.max(2));
+        let device = mount::mount(options)?;
+        let session = Session::from_fd(adapter, device, acl, config).inspect_err(|_| {
+            // The mount's own error is the one to tell.
+            let _ = unmount(&options.target, true);
+        })?;
         let notifier = Arc::new(Notifier::new(session.as_fd().try_clone_to_owned()?, features));
         fs.prefetch_into(notifier.clone());
         let finished = Arc::new((Mutex::new(false), Condvar::new()));
@@ -81,8 +90,9 @@ impl Mount {
                 finished.1.notify_all();
             }
         })?;
-        set_read_ahead(&options.target);
-        Ok(Arc::new(Mount { fs, target: options.target.clone(), notifier, requests, finished }))
+        let device = nix::sys::stat::stat(&options.target).ok().map(|stat| stat.st_dev);
+        set_read_ahead(device);
+        Ok(Arc::new(Mount { fs, target: options.target.clone(), notifier, requests, finished, device }))
     }
 
     /// Switches to another commit of the same repository: every lookup that starts after this sees the new tree.
@@ -113,6 +123,11 @@ impl Mount {
     /// # Errors
     /// `ResourceBusy` when somebody uses it and `lazy` is false.
     pub fn unmount(&self, lazy: bool) -> io::Result<()> {
+        let there = nix::sys::stat::stat(&self.target)?.st_dev;
+        if self.device.is_some_and(|ours| ours != there) {
+            // Detached already, and something else stands there now.
+            return Ok(());
+        }
         unmount(&self.target, lazy)
     }
 
@@ -140,54 +155,10 @@ impl Drop for Mount {
     }
 }
 
-/// Unmounts the FUSE mount at `target`; without the right to do so itself, through `fusermount3`.
-///
-/// # Errors
-/// `ResourceBusy` when somebody uses it and `lazy` is false; `InvalidInput` when nothing is mounted there.
-pub fn unmount(target: &Path, lazy: bool) -> io::Result<()> {
-    let flags = if lazy { MntFlags::MNT_DETACH } else { MntFlags::empty() } | MntFlags::UMOUNT_NOFOLLOW;
-    match umount2(target, flags) {
-        Err(nix::errno::Errno::EPERM) => {}
-        other => return other.map_err(io::Error::from),
-    }
-    let mut command = Command::new("fusermount3");
-    command.arg("-u");
-    if lazy {
-        command.arg("-z");
-    }
-    let output = command.arg("--").arg(target).output()?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    let kind = if said.contains("busy") { io::ErrorKind::ResourceBusy } else { io::ErrorKind::Other };
-    Err(io::Error::new(kind, said))
-}
-
-fn config(options: &MountOptions) -> Config {
-    let mut config = Config::default();
-    config.mount_options = vec![
-        MountOption::FSName(plain(&options.source)),
-        MountOption::Subtype("gitmount".into()),
-        MountOption::RO,
-        MountOption::NoSuid,
-        MountOption::NoDev,
-        MountOption::DefaultPermissions,
-    ];
-    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
-    config.n_threads = Some(options.threads.max(2));
-    config
-}
-
-/// A mount source as mount options can carry it.
-fn plain(source: &str) -> String {
-    source.chars().map(|c| if c == ',' || c == '\\' || c.is_control() { '_' } else { c }).collect()
-}
-
 /// Larger reads of big files, where we may set it (root); without it the kernel asks for 128 KiB at a time.
-fn set_read_ahead(target: &Path) {
-    let Ok(stat) = nix::sys::stat::stat(target) else { return };
-    let (major, minor) = (nix::sys::stat::major(stat.st_dev), nix::sys::stat::minor(stat.st_dev));
+fn set_read_ahead(device: Option<u64>) {
+    let Some(device) = device else { return };
+    let (major, minor) = (nix::sys::stat::major(device), nix::sys::stat::minor(device));
     let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
     if let Err(error) = std::fs::write(&knob, READ_AHEAD_KIB.to_string()) {
         tracing::debug!(%knob, %error, "the read-ahead stays at the kernel's default");

@@ -8,7 +8,7 @@
 //! - [`fuse`]: the adapter to the kernel: mounting, session, notifications; no logic.
 //! - [`control`]: the socket on which a mount answers `status`, `pull`, `unmount`.
 //! - [`daemon`]: one served mount from URL to FUSE: fetch, follow, report.
-//! - [`memory`]: the allocator's settings.
+//! - [`sys`]: the crate's only unsafe code: allocator settings, received descriptors.
 //! - [`cli`]: the `gitmount` command.
 #![deny(unsafe_code)]
 
@@ -18,5 +18,6 @@ pub mod daemon;
 pub mod fs;
 pub mod fuse;
 pub mod inode;
-pub mod memory;
+pub mod sys;
+
 pub mod view;

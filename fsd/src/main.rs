@@ -3,5 +3,6 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    gitmount_fsd::sys::set_up_memory();
     gitmount_fsd::cli::main()
 }

@@ -33,7 +33,7 @@ pub struct ViewOptions {
     pub spool_limit: u64,
     /// Blobs above this many bytes are spooled (default 8 MiB).
     pub spool_threshold: u64,
-    /// Bytes of inflated blobs kept in memory (default 16 MiB).
+    /// Bytes of inflated blobs kept in memory (default 8 MiB).
     pub blob_cache: u64,
     /// Owner shown on every entry.
     pub uid: u32,
@@ -50,7 +50,7 @@ impl ViewOptions {
             spool_dir: spool_dir.into(),
             spool_limit: 8 << 30,
             spool_threshold: 8 << 20,
-            blob_cache: 16 << 20,
+            blob_cache: 8 << 20,
             uid: nix::unistd::getuid().as_raw(),
             gid: nix::unistd::getgid().as_raw(),
         }

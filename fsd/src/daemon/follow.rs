@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use gitmount_proto::fsd::v1 as proto;
@@ -86,12 +86,19 @@ impl Follow {
         Ok(Follow { events, stop, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Fetches now and waits for the outcome.
+    /// Fetches now and waits for the outcome; once the mount is being unmounted it waits no longer.
     pub fn pull(&self) -> Answer {
-        let (answer, answered) = crossbeam_channel::bounded(1);
+        const LOOK: Duration = Duration::from_millis(200);
         let gone = || Failure::new(Fault::Cancelled, "the mount is being unmounted, nothing was pulled");
+        let (answer, answered) = crossbeam_channel::bounded(1);
         self.events.send(Event::Demand(answer)).map_err(|_| gone())?;
-        answered.recv().map_err(|_| gone())?
+        loop {
+            match answered.recv_timeout(LOOK) {
+                Ok(answer) => return answer,
+                Err(RecvTimeoutError::Timeout) if !self.stop.load(Ordering::SeqCst) => {}
+                Err(_) => return Err(gone()),
+            }
+        }
     }
 
     /// Says that refs on the local disk may have moved.
@@ -145,6 +152,9 @@ impl Follower {
             for waiter in waiting {
                 // A waiter that went away needs no answer.
                 let _ = waiter.send(answer.clone());
+            }
+            if answer.is_ok_and(|pulled| pulled.old != pulled.new) {
+                self.upstream.tidy();
             }
         }
     }

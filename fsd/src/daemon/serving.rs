@@ -16,6 +16,7 @@ use gitmount_store::error::Result;
 use gitmount_store::fetch::{FetchRequest, Progress};
 use gitmount_store::ids::CommitId;
 use gitmount_store::local::LocalRepository;
+use gitmount_store::objects::Objects;
 use gitmount_store::path::RepoPath;
 use gitmount_store::refspec::RefSpec;
 use gitmount_store::store::{Store, StoreOptions};
@@ -96,33 +97,37 @@ pub struct Prepared {
 
 const SPOOL_LIMIT: u64 = 8 << 30;
 const SPOOL_THRESHOLD: u64 = 8 << 20;
-const BLOB_CACHE: u64 = 16 << 20;
+const BLOB_CACHE: u64 = 8 << 20;
 const THREADS: usize = 4;
 
 impl Prepared {
     /// Fetches what is to be served and opens a view of it.
     pub fn new(config: Config, progress: &dyn Progress, stop: &Arc<AtomicBool>) -> Result<Self> {
         let store = Store::open(config.store.clone())?;
-        let (upstream, objects, local, url, ref_name, offline, every): (Arc<dyn Upstream>, _, _, _, _, _, _) = match &config.source {
-            Source::Remote(remote) => {
-                let RemoteSource { url, spec, depth, auth, offline } = &**remote;
-                let repository = store.repository(url)?;
-                let request = FetchRequest { spec: spec.clone(), depth: *depth, auth: auth.clone() };
-                let objects = repository.objects();
-                // A commit never moves.
-                let every = match (config.pull, spec) {
-                    (Pull::Never, _) | (_, RefSpec::Commit(_)) => None,
-                    (Pull::Every(every), _) => Some(every),
-                };
-                (Arc::new(Remote { repository, request }), objects, None, url.to_string(), spec.to_string(), *offline, every)
-            }
-            Source::Local { path, revision } => {
-                let repository = Arc::new(LocalRepository::discover(path)?);
-                let objects = repository.objects();
-                let upstream = Local { repository: Arc::clone(&repository), revision: revision.clone() };
-                (Arc::new(upstream), objects, Some(repository), path.display().to_string(), revision.clone(), Offline::Refuse, None)
-            }
-        };
+        let (upstream, objects, local, url, ref_name, offline, every): (Arc<dyn Upstream>, Box<dyn Fn() -> Objects>, _, _, _, _, _) =
+            match &config.source {
+                Source::Remote(remote) => {
+                    let RemoteSource { url, spec, depth, auth, offline } = &**remote;
+                    let repository = store.repository(url)?;
+                    let request = FetchRequest { spec: spec.clone(), depth: *depth, auth: auth.clone() };
+                    let opened = Arc::clone(&repository);
+                    // Only the first fetch tells which hash the repository has, so its objects are opened after it.
+                    let objects = Box::new(move || opened.objects());
+                    // A commit never moves.
+                    let every = match (config.pull, spec) {
+                        (Pull::Never, _) | (_, RefSpec::Commit(_)) => None,
+                        (Pull::Every(every), _) => Some(every),
+                    };
+                    (Arc::new(Remote { repository, request }), objects, None, url.to_string(), spec.to_string(), *offline, every)
+                }
+                Source::Local { path, revision } => {
+                    let repository = Arc::new(LocalRepository::discover(path)?);
+                    let opened = Arc::clone(&repository);
+                    let objects = Box::new(move || opened.objects());
+                    let upstream = Local { repository: Arc::clone(&repository), revision: revision.clone() };
+                    (Arc::new(upstream), objects, Some(repository), path.display().to_string(), revision.clone(), Offline::Refuse, None)
+                }
+            };
 
         let (mut health, mut schedule) = (Health::default(), Schedule::new(every));
         let mut random: Box<dyn Random> = Box::<SystemRandom>::default();
@@ -153,7 +158,7 @@ impl Prepared {
             uid: Uid::effective().as_raw(),
             gid: Gid::effective().as_raw(),
         };
-        let view = View::new(objects, commit, options)?;
+        let view = View::new(objects(), commit, options)?;
         let store = local.is_none().then(|| store.root().to_owned());
         Ok(Prepared { config, url, ref_name, store, upstream, local, view, hold, health, schedule, random, warning })
     }

@@ -7,6 +7,7 @@ use gitmount_store::error::Result;
 use gitmount_store::fetch::{FetchRequest, Progress};
 use gitmount_store::ids::CommitId;
 use gitmount_store::local::LocalRepository;
+use gitmount_store::maintenance;
 use gitmount_store::repository::Repository;
 
 /// Keeps a commit's objects in the store while it lives.
@@ -22,6 +23,9 @@ pub trait Upstream: Send + Sync {
 
     /// Keeps a present commit from being removed.
     fn pin(&self, commit: CommitId) -> Result<Hold>;
+
+    /// Maintenance, when it is due: each fetch with news adds a pack.
+    fn tidy(&self) {}
 }
 
 /// A repository at a host.
@@ -44,6 +48,15 @@ impl Upstream for Remote {
 
     fn pin(&self, commit: CommitId) -> Result<Hold> {
         Ok(Box::new(self.repository.pin(commit)?))
+    }
+
+    fn tidy(&self) {
+        let packed = maintenance::is_due(&self.repository).and_then(|due| due.then(|| maintenance::gc(&self.repository)).transpose());
+        match packed {
+            Ok(None) => {}
+            Ok(Some(report)) => tracing::info!(?report, "packed the repository"),
+            Err(error) => tracing::warn!(%error, "the repository cannot be packed; it works on as it is"),
+        }
     }
 }
 

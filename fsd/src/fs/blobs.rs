@@ -68,22 +68,21 @@ impl Blobs {
         if let Some(blob) = state.map.get(&id) {
             return Ok(blob.clone());
         }
-        while let Some(flight) = state.busy.get_mut(&id) {
+        if let Some(flight) = state.busy.get_mut(&id) {
             flight.waiting += 1;
             while state.busy.get(&id).is_some_and(|f| !f.finished) {
                 self.inflated.wait(&mut state);
             }
-            let Some(flight) = state.busy.get_mut(&id) else { break };
-            flight.waiting -= 1;
-            let result = flight.result.clone();
-            if flight.waiting == 0 {
+            let result = state.busy.get_mut(&id).and_then(|flight| {
+                flight.waiting -= 1;
+                flight.result.clone()
+            });
+            if state.busy.get(&id).is_some_and(|flight| flight.waiting == 0) {
                 state.busy.remove(&id);
             }
-            match result {
-                Some(blob) => return Ok(blob),
-                // It failed for whoever inflated it; this caller gets an error of its own.
-                None => return self.objects.blob(id).map(Arc::new),
-            }
+            drop(state);
+            // It failed for whoever inflated it: this caller gets an error of its own.
+            return result.map_or_else(|| self.objects.blob(id).map(Arc::new), Ok);
         }
         state.busy.insert(id, Flight::default());
         drop(state);

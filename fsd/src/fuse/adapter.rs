@@ -245,7 +245,7 @@ impl Filesystem for Adapter {
                 let blocks = usage.bytes.div_ceil(FRAGMENT);
                 reply.statfs(blocks, 0, 0, usage.files, 0, FRAGMENT as u32, 255, FRAGMENT as u32);
             }
-            Err(error) => reply.error(errno(&error.into())),
+            Err(error) => reply.error(errno(&error)),
         }
     }
 

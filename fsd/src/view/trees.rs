@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gitmount_store::error::Result;
 use gitmount_store::ids::ObjectId;
-use gitmount_store::objects::{Entry, Objects, Tree};
+use gitmount_store::objects::{Objects, Tree};
 use lru::LruCache;
 use parking_lot::Mutex;
 
@@ -55,5 +55,5 @@ impl Trees {
 fn weight(tree: &Tree) -> usize {
     const ALLOCATION: usize = 16;
     let names: usize = tree.entries().iter().map(|e| e.name.len() + ALLOCATION).sum();
-    names + tree.entries().len() * size_of::<Entry>() + 128
+    names + size_of_val(tree.entries()) + 128
 }

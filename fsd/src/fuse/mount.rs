@@ -1,0 +1,137 @@
+//! The mount itself: with `mount(2)` where we may, else through the set-uid helper `fusermount3`.
+//!
+//! The helper's protocol (libfuse, `fusermount.c`): `_FUSE_COMMFD` names a socket on which it sends the open `/dev/fuse`. Here the socket is
+//! its standard input, so that no other descriptor has to survive the exec.
+
+use std::fs::OpenOptions;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, umount2};
+
+use super::MountOptions;
+use crate::sys::receive_descriptor;
+
+const DEVICE: &str = "/dev/fuse";
+const HELPER: &str = "fusermount3";
+const SUBTYPE: &str = "gitmount";
+
+/// Mounts at the target and gives the descriptor to serve it by; the kernel's INIT is the first thing to be read from it.
+///
+/// # Errors
+/// What the system or the helper said.
+pub(super) fn mount(options: &MountOptions) -> io::Result<OwnedFd> {
+    match directly(options) {
+        Err(error) if matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::EPERM | Errno::EACCES)) => through_helper(options),
+        other => other,
+    }
+}
+
+fn directly(options: &MountOptions) -> io::Result<OwnedFd> {
+    let device = OpenOptions::new().read(true).write(true).open(DEVICE).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => io::Error::new(error.kind(), format!("{DEVICE} is missing: load the kernel module \"fuse\"")),
+        _ => error,
+    })?;
+    let (user, group) = (nix::unistd::getuid(), nix::unistd::getgid());
+    let mut data = format!("fd={},rootmode=40000,user_id={user},group_id={group},default_permissions", device.as_raw_fd());
+    if options.allow_other {
+        data.push_str(",allow_other");
+    }
+    let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    let kind = format!("fuse.{SUBTYPE}");
+    nix::mount::mount(Some(options.source.as_str()), &options.target, Some(kind.as_str()), flags, Some(data.as_str()))?;
+    Ok(device.into())
+}
+
+fn through_helper(options: &MountOptions) -> io::Result<OwnedFd> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let mut words = format!("ro,nosuid,nodev,default_permissions,subtype={SUBTYPE},fsname={}", plain(&options.source));
+    if options.allow_other {
+        words.push_str(",allow_other");
+    }
+    let mut command = Command::new(HELPER);
+    command.args(["-o", &words, "--"]).arg(&options.target).env("_FUSE_COMMFD", "0");
+    command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut helper = command.spawn().map_err(no_helper)?;
+    // The command still holds its end of the socket: without closing it the end of the helper would not be seen.
+    drop(command);
+    let device = receive_descriptor(&ours)?;
+    drop(ours);
+    let mut said = String::new();
+    if let Some(stderr) = helper.stderr.take() {
+        const LONGEST: u64 = 4096;
+        stderr.take(LONGEST).read_to_string(&mut said)?;
+    }
+    let status = helper.wait()?;
+    match device {
+        Some(device) if status.success() => Ok(device),
+        _ => Err(io::Error::other(last_line(&said))),
+    }
+}
+
+/// Unmounts the FUSE mount at `target`; without the right to do so itself, through `fusermount3`.
+///
+/// # Errors
+/// `ResourceBusy` when somebody uses it and `lazy` is false; `InvalidInput` when nothing is mounted there.
+pub fn unmount(target: &Path, lazy: bool) -> io::Result<()> {
+    let flags = if lazy { MntFlags::MNT_DETACH } else { MntFlags::empty() } | MntFlags::UMOUNT_NOFOLLOW;
+    match umount2(target, flags) {
+        Err(Errno::EPERM) => {}
+        other => return other.map_err(io::Error::from),
+    }
+    let mut command = Command::new(HELPER);
+    command.arg("-u");
+    if lazy {
+        command.arg("-z");
+    }
+    let output = command.arg("--").arg(target).output().map_err(no_helper)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let kind = if said.to_lowercase().contains("busy") { io::ErrorKind::ResourceBusy } else { io::ErrorKind::Other };
+    Err(io::Error::new(kind, last_line(&said)))
+}
+
+fn no_helper(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::NotFound {
+        return io::Error::new(error.kind(), format!("{HELPER} is missing: install the package \"fuse3\", or run as root"));
+    }
+    error
+}
+
+fn last_line(said: &str) -> String {
+    let line = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("fusermount3 failed and said nothing");
+    line.trim().to_owned()
+}
+
+/// A mount source as the helper's options can carry it.
+fn plain(source: &str) -> String {
+    source.chars().map(|c| if c == ',' || c == '\\' || c.is_control() { '_' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_cannot_add_options() {
+        assert_eq!(plain("https://h/a,dev,suid\\\n.git"), "https://h/a_dev_suid__.git");
+    }
+
+    #[test]
+    fn the_helpers_last_words_are_told() {
+        assert_eq!(last_line("usage:\nfusermount3: mountpoint is not empty\n\n"), "fusermount3: mountpoint is not empty");
+        assert_eq!(last_line(""), "fusermount3 failed and said nothing");
+    }
+
+    #[test]
+    fn nothing_to_unmount_is_an_error() {
+        let dir = tempfile::tempdir().expect("a directory");
+        assert!(unmount(dir.path(), false).is_err());
+    }
+}

@@ -1,0 +1,5 @@
+//! The file system without a kernel: its answers, what it tells the kernel, what it stores ahead.
+
+mod fixture;
+mod prefetch;
+mod switches;
