@@ -8,8 +8,10 @@ use gitmount_store::objects::{Objects, Tree};
 use lru::LruCache;
 use parking_lot::Mutex;
 
-/// Bytes of decoded trees kept (a bigger tree is kept alone).
+/// Bytes of decoded trees kept.
 const LIMIT: usize = 8 << 20;
+/// Trees kept whatever their size: each page of a listing needs the directory and its parent, and neither may push the other out.
+const AT_LEAST: usize = 4;
 
 /// Decoded trees of one object database.
 #[derive(Debug)]
@@ -42,7 +44,7 @@ impl Trees {
         }
         cache.bytes += weight(&tree);
         cache.map.put(id, tree.clone());
-        while cache.bytes > LIMIT && cache.map.len() > 1 {
+        while cache.bytes > LIMIT && cache.map.len() > AT_LEAST {
             if let Some((_, old)) = cache.map.pop_lru() {
                 cache.bytes -= weight(&old);
             }
