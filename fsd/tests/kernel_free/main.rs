@@ -3,3 +3,4 @@
 mod fixture;
 mod prefetch;
 mod switches;
+mod trees;
