@@ -3,13 +3,14 @@
 //! Promises: what is answered about a node never changes while the kernel knows it; a broken object fails its own entry and nothing else;
 //! a whole big blob is never in memory; no answer waits for the network.
 
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use bstr::{BStr, BString, ByteSlice, ByteVec};
 use gitmount_store::StoreError;
 use gitmount_store::error::Fault;
 use gitmount_store::ids::ObjectId;
-use gitmount_store::objects::EntryKind;
+use gitmount_store::objects::{Entry, EntryKind};
 use parking_lot::Mutex;
 
 use crate::inode::{DirVersion, Location, NodeId, Time};
@@ -211,8 +212,11 @@ impl FileSystem {
         if node.kind != EntryKind::Symlink {
             return Err(FsError::NotLink);
         }
-        if self.view.objects().blob_size(node.object)? > LINK_MAX as u64 {
-            return Err(FsError::LinkTooLong);
+        match self.view.objects().blob_size(node.object)? {
+            // Linux knows no link without a target.
+            0 => return Err(FsError::NotFound),
+            size if size > LINK_MAX as u64 => return Err(FsError::LinkTooLong),
+            _ => {}
         }
         Ok(self.view.objects().blob(node.object)?)
     }
@@ -268,6 +272,34 @@ impl FileSystem {
         names
     }
 
+    /// The sizes below `root`. A tree that stands at many places is computed once: a few of them nested could claim any number of files.
+    fn usage_of(&self, root: ObjectId) -> Result<Usage> {
+        let mut known: HashMap<ObjectId, Usage> = HashMap::new();
+        let mut work = vec![root];
+        while let Some(id) = work.last().copied() {
+            let tree = self.view.tree(id)?;
+            let below = |entry: &&Entry| entry.kind == EntryKind::Directory;
+            let missing: Vec<_> = tree.entries().iter().filter(below).map(|e| e.id).filter(|id| !known.contains_key(id)).collect();
+            if missing.is_empty() {
+                let mut usage = Usage::default();
+                for entry in tree.entries() {
+                    let part = match entry.kind {
+                        EntryKind::Directory => known.get(&entry.id).copied().unwrap_or_default(),
+                        EntryKind::Submodule => Usage::default(),
+                        _ => Usage { bytes: self.view.objects().blob_size(entry.id).unwrap_or(0), files: 0 },
+                    };
+                    usage.bytes = usage.bytes.saturating_add(part.bytes);
+                    usage.files = usage.files.saturating_add(part.files).saturating_add(1);
+                }
+                known.insert(id, usage);
+                work.pop();
+            } else {
+                work.extend(missing);
+            }
+        }
+        Ok(known.get(&root).copied().unwrap_or_default())
+    }
+
     /// Sizes of the whole tree; computed once a snapshot.
     pub fn usage(&self) -> Result<Usage> {
         let root = self.view.current().root;
@@ -276,18 +308,7 @@ impl FileSystem {
         {
             return Ok(usage);
         }
-        let mut usage = Usage::default();
-        let mut work = vec![root];
-        while let Some(id) = work.pop() {
-            for entry in self.view.tree(id)?.entries() {
-                usage.files += 1;
-                match entry.kind {
-                    EntryKind::Directory => work.push(entry.id),
-                    EntryKind::Submodule => {}
-                    _ => usage.bytes += self.view.objects().blob_size(entry.id).unwrap_or(0),
-                }
-            }
-        }
+        let usage = self.usage_of(root)?;
         *self.usage.lock() = Some((root, usage));
         Ok(usage)
     }

@@ -49,8 +49,11 @@ impl Time {
     }
 }
 
-/// How many earlier listings of a directory are kept for readers that are halfway through one.
-const OLDER_LISTINGS: usize = 3;
+/// How many earlier listings of a directory are kept for readers that are halfway through one: the first number always, up to the second
+/// while they have few entries together.
+const OLDER_LISTINGS: (usize, usize) = (3, 32);
+/// What few entries are.
+const OLDER_ENTRIES: usize = 50_000;
 
 /// One version of a directory's listing: which tree, and which node each of its entries is.
 #[derive(Debug)]

@@ -114,6 +114,8 @@ impl View {
     pub fn new(objects: Objects, commit: CommitId, options: ViewOptions) -> Result<Arc<Self>> {
         let info = objects.commit(commit)?;
         let root = objects.tree_at(info.tree, &options.path)?;
+        // A root that cannot be shown is told now, not at the first look.
+        objects.tree(root)?;
         Ok(Arc::new(View {
             table: Table::new(root, time_of(info.time)),
             gate: Gate::default(),
@@ -183,11 +185,9 @@ impl View {
     }
 }
 
-/// A system time as [`Time`]; times that do not fit are clamped.
+/// A system time as [`Time`], clamped to the years 1970 to 2200: later ones would leave no room for the times of switches.
 pub fn time_of(time: SystemTime) -> Time {
-    let nanos = match time.duration_since(UNIX_EPOCH) {
-        Ok(after) => i64::try_from(after.as_nanos()).unwrap_or(i64::MAX),
-        Err(_) => 0,
-    };
-    Time(nanos)
+    const YEAR_2200: Duration = Duration::from_secs(7_258_118_400);
+    let after = time.duration_since(UNIX_EPOCH).unwrap_or_default().min(YEAR_2200);
+    Time(i64::try_from(after.as_nanos()).unwrap_or(i64::MAX))
 }

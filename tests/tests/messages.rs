@@ -17,6 +17,8 @@ const READ: u64 = 128 << 10;
 /// Reads a tree.
 type Program = fn(&Path) -> Result<()>;
 
+const ALL: [(&str, Program); 3] = [("find", find), ("tar", tar), ("grep", grep)];
+
 fn find(dir: &Path) -> Result<()> {
     run(command("find").arg(dir).args(["-type", "f"]))?.success().map(drop)
 }
@@ -57,21 +59,29 @@ fn count(requests: &Requests, name: &str) -> u64 {
     requests.get(name).copied().unwrap_or(0)
 }
 
-/// Warms the tree by each of the three programs and checks that each then sends nothing.
-fn warm_is_silent(mounted: &Mounted<'_>) -> Result<()> {
-    let programs: [(&str, Program); 3] = [("find", find), ("tar", tar), ("grep", grep)];
-    for (_, program) in programs {
-        program(mounted.path())?;
-    }
-    for (name, program) in programs {
-        let mut sent = mounted.messages_of(|| program(mounted.path()))?;
-        // Programs ask for the file system's type (`statfs`, which Linux never caches) before they sort a directory of over 10,000 entries.
-        if mounted.path().join("wide").exists() && count(&sent, "statfs") == 1 {
-            sent.remove("statfs");
+/// Warms the tree by each of these programs and checks that each then sends nothing. The kernel may give memory back at any time, and
+/// what it gave back must be asked for again; so one silent round of a few is enough, and a file system that is not silent has none.
+fn warm_is_silent(mounted: &Mounted<'_>, programs: &[(&str, Program)]) -> Result<()> {
+    let mut sent = Requests::new();
+    for _ in 0..10 {
+        for (_, program) in programs {
+            program(mounted.path())?;
         }
-        ensure!(sent.is_empty(), "a warm {name} sent {sent:?}");
+        sent.clear();
+        for (name, program) in programs {
+            let mut messages = mounted.messages_of(|| program(mounted.path()))?;
+            // Programs ask for the file system's type (`statfs`, which Linux never caches) before they sort a directory of over 10,000
+            // entries.
+            if mounted.path().join("wide").exists() && count(&messages, "statfs") == 1 {
+                messages.remove("statfs");
+            }
+            sent.extend(messages.into_iter().map(|(kind, count)| (format!("{name}: {kind}"), count)));
+        }
+        if sent.is_empty() {
+            return Ok(());
+        }
     }
-    Ok(())
+    anyhow::bail!("a warm tree was never silent; the last round sent {sent:?}")
 }
 
 #[test]
@@ -92,7 +102,7 @@ fn a_warm_tree_of_every_content_sends_nothing() -> Result<()> {
     let repo = fixtures::get("content", content::content)?;
     let account = Account::new()?;
     let mounted = account.mount(&repo.arg(), &[])?;
-    warm_is_silent(&mounted)
+    warm_is_silent(&mounted, &ALL)
 }
 
 #[test]
@@ -101,7 +111,7 @@ fn a_warm_wide_directory_sends_nothing() -> Result<()> {
     let repo = fixtures::get("wide", shape::wide)?;
     let account = Account::new()?;
     let mounted = account.mount(&repo.arg(), &[])?;
-    warm_is_silent(&mounted)
+    warm_is_silent(&mounted, &[("find", find)])
 }
 
 #[test]
@@ -120,7 +130,7 @@ fn a_warm_large_real_tree_sends_nothing_and_a_cold_one_little() -> Result<()> {
     for open in ["open", "opendir", "flush", "release", "releasedir"] {
         ensure!(count(&sent, open) <= 1, "{about}");
     }
-    warm_is_silent(&mounted)
+    warm_is_silent(&mounted, &ALL)
 }
 
 #[test]
@@ -166,7 +176,7 @@ fn a_pull_leaves_the_unchanged_part_warm() -> Result<()> {
     let repo = fixtures::small(&path, &files)?;
     let account = Account::new()?;
     let mounted = account.mount(&repo.arg(), &[])?;
-    warm_is_silent(&mounted)?;
+    warm_is_silent(&mounted, &ALL)?;
     let new = fixtures::commit(&repo, "one change", &[("dir-7/file-7", "another\n")])?;
     mounted.wait_for_commit(&new, std::time::Duration::from_secs(5))?;
     let sent = mounted.messages_of(|| tar(mounted.path()))?;

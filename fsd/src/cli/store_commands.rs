@@ -26,9 +26,8 @@ pub fn verify(args: &VerifyArgs) -> Result<()> {
     let mut options = store_options(&args.store)?;
     let url = if is_local(&args.what) {
         let (url, store) = mounted(Path::new(&args.what))?;
-        if args.store.store.is_none() {
-            options.root = store;
-        }
+        // What the mount is served from, whatever the environment says.
+        options.root = store;
         url
     } else {
         text(&args.what, "URL")?.to_owned()
@@ -121,6 +120,7 @@ fn collect(url: &str, repository: &Repository) -> Result<()> {
     bar.finish();
     let report = report?;
     let (before, after) = (HumanBytes(report.bytes_before), HumanBytes(report.bytes_after));
-    println!("{url}: {before} in {} packs -> {after} in {} packs", report.packs_before, report.packs_after);
+    let packs = |n: usize| if n == 1 { "1 pack".to_owned() } else { format!("{n} packs") };
+    println!("{url}: {before} in {} -> {after} in {}", packs(report.packs_before), packs(report.packs_after));
     Ok(())
 }

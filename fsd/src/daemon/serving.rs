@@ -221,6 +221,7 @@ fn stale(upstream: &dyn Upstream, offline: Offline, error: &StoreError) -> Resul
 
 fn cannot_mount(options: &MountOptions, error: &std::io::Error) -> StoreError {
     let hint = match error.kind() {
+        _ if error.to_string().contains("no write access") => "give a directory of your own",
         std::io::ErrorKind::NotFound => "install fuse3 and load the kernel module `fuse`",
         std::io::ErrorKind::PermissionDenied => "/dev/fuse must be open to this user (mode 0666), and the directory must be the user's own",
         _ => "make sure that /dev/fuse exists and that fusermount3 is installed",

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bstr::{BStr, ByteSlice};
 use gitmount_store::objects::EntryKind;
 
-use super::{Attr, FileSystem, Result};
+use super::{Attr, FileSystem, FsError, Result};
 use crate::inode::{DirVersion, NodeId};
 
 /// One line of a listing.
@@ -44,10 +44,9 @@ impl FileSystem {
         }
         let (current, mut tree) = self.open(dir)?;
         let mut version = current.clone();
-        if position > 0
-            && generation != version.generation & GENERATION
-            && let Some(older) = self.view.table().listing(dir, generation)
-        {
+        if position > 0 && generation != version.generation & GENERATION {
+            // Rather an error than names left out: the reader's listing is too many switches old.
+            let older = self.view.table().listing(dir, generation).ok_or(FsError::Stale)?;
             tree = self.view.tree(older.tree)?;
             version = older;
         }

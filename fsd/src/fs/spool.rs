@@ -10,6 +10,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread;
 
 use gitmount_store::ids::ObjectId;
@@ -24,6 +25,9 @@ pub type Done = Box<dyn FnOnce(Result<&[u8]>) + Send>;
 
 /// Blobs inflated at the same time.
 const WORKERS: usize = 2;
+/// Bytes that go from inflating to writing at once, and how many of those may wait.
+const PIECE: usize = 256 << 10;
+const PIECES: usize = 4;
 
 /// The spool of one file system.
 #[derive(Debug)]
@@ -158,25 +162,47 @@ impl Shared {
                     }
                 }
             };
-            let inflated = self.objects.blob_to(id, &self.dir, &mut Writer { file: &file, at: 0 });
-            let failed = match inflated {
-                Ok(written) if written == file.size => None,
-                Ok(written) => {
-                    let message = format!("blob {id} has {written} bytes where its header says {}", file.size);
-                    Some(FailedKind::Broken(gitmount_store::Fault::Corrupt, message))
-                }
-                Err(error) => Some(match disk(error) {
-                    FsError::NoSpace => FailedKind::NoSpace,
-                    other => {
-                        tracing::warn!(blob = %id, error = %other, "a big file cannot be inflated");
-                        FailedKind::Broken(gitmount_store::Fault::Corrupt, other.to_string())
-                    }
-                }),
-            };
+            let failed = self.inflate(id, &file);
             if failed.is_some() {
                 self.state.lock().forget(&id);
             }
             file.finish(failed);
+        }
+    }
+
+    /// Inflates in this thread and writes in another, which also answers the reads that wait: one core each.
+    fn inflate(&self, id: ObjectId, file: &Spooled) -> Option<FailedKind> {
+        let (give, take) = mpsc::sync_channel(PIECES);
+        let outcome = thread::scope(|scope| {
+            let writer = thread::Builder::new().name("spool-write".into()).spawn_scoped(scope, move || file.write(take));
+            let writer = match writer {
+                Ok(writer) => writer,
+                Err(error) => return Err(no_spool(error)),
+            };
+            let mut pieces = Pieces { give, piece: Vec::with_capacity(PIECE) };
+            let inflated = self.objects.blob_to(id, &self.dir, &mut pieces).and_then(|size| {
+                let ended = |error| gitmount_store::StoreError::new(gitmount_store::Fault::Disk, "the spool ended early").caused_by(error);
+                pieces.flush().map(|()| size).map_err(ended)
+            });
+            drop(pieces);
+            // A writer that failed is why the inflation ended early.
+            match writer.join() {
+                Ok(Err(error)) => Err(no_spool(error)),
+                Ok(Ok(())) => inflated.map_err(disk),
+                Err(_) => Err(no_spool(io::Error::other("the writer panicked"))),
+            }
+        });
+        match outcome {
+            Ok(written) if written == file.size => None,
+            Ok(written) => {
+                let message = format!("blob {id} has {written} bytes where its header says {}", file.size);
+                Some(FailedKind::Broken(gitmount_store::Fault::Corrupt, message))
+            }
+            Err(FsError::NoSpace) => Some(FailedKind::NoSpace),
+            Err(other) => {
+                tracing::warn!(blob = %id, error = %other, "a big file cannot be inflated");
+                Some(FailedKind::Broken(gitmount_store::Fault::Corrupt, other.to_string()))
+            }
         }
     }
 }
@@ -205,6 +231,19 @@ impl State {
 }
 
 impl Spooled {
+    fn write(&self, pieces: Receiver<Vec<u8>>) -> io::Result<()> {
+        let mut at = 0;
+        for piece in pieces {
+            if at + piece.len() as u64 > self.size {
+                return Err(io::Error::other("the blob is longer than its header says"));
+            }
+            self.file.write_all_at(&piece, at)?;
+            at += piece.len() as u64;
+            self.advance(at);
+        }
+        Ok(())
+    }
+
     fn answer(&self, offset: u64, size: u32, done: Done) {
         let wanted = self.size.saturating_sub(offset).min(u64::from(size));
         let mut buffer = vec![0; wanted as usize];
@@ -246,24 +285,24 @@ impl Spooled {
     }
 }
 
-struct Writer<'a> {
-    file: &'a Spooled,
-    at: u64,
+/// Hands what is written to it on in pieces.
+struct Pieces {
+    give: SyncSender<Vec<u8>>,
+    piece: Vec<u8>,
 }
 
-impl Write for Writer<'_> {
+impl Write for Pieces {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        if self.at + data.len() as u64 > self.file.size {
-            return Err(io::Error::other("the blob is longer than its header says"));
+        self.piece.extend_from_slice(data);
+        if self.piece.len() >= PIECE {
+            self.flush()?;
         }
-        self.file.file.write_all_at(data, self.at)?;
-        self.at += data.len() as u64;
-        self.file.advance(self.at);
         Ok(data.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        let piece = std::mem::replace(&mut self.piece, Vec::with_capacity(PIECE));
+        self.give.send(piece).map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use gitmount_store::ids::ObjectId;
 use gitmount_store::objects::EntryKind;
 
-use super::{DirVersion, Ids, Inner, Location, NodeId, OLDER_LISTINGS, Orphan, Place, Table, Time, counters};
+use super::{DirVersion, Ids, Inner, Location, NodeId, OLDER_ENTRIES, OLDER_LISTINGS, Orphan, Place, Table, Time, counters};
 
 /// What becomes of one entry of a directory's new listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,10 +71,11 @@ impl Table {
     }
 
     /// Applies `plan` in one step. `extend` is asked, under the lock, for the plans of directories that were loaded since
-    /// [`Table::begin_switch`] (it gets a locator for them and must not call the table); its error leaves the table as it was.
+    /// [`Table::begin_switch`] (it gets a locator for them and must not call the table); its error leaves the table as it was. `done` is called under the lock, too.
     pub fn apply<E>(
         &self,
         mut plan: TablePlan,
+        done: impl FnOnce(),
         extend: impl FnOnce(&[NodeId], &dyn Fn(NodeId) -> Option<Arc<DirVersion>>, &mut TablePlan) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut inner = self.inner.write();
@@ -92,6 +93,7 @@ impl Table {
         for dir in plan.removed {
             inner.remove(dir);
         }
+        done();
         Ok(())
     }
 }
@@ -122,7 +124,11 @@ impl Inner {
         let version = DirVersion { tree, generation, ids: Ids::Listed(list.into()), lookups };
         if let Some(dir) = self.dirs.get_mut(&node) {
             dir.older.push_front(std::mem::replace(&mut dir.current, Arc::new(version)));
-            dir.older.truncate(OLDER_LISTINGS);
+            while dir.older.len() > OLDER_LISTINGS.1
+                || dir.older.len() > OLDER_LISTINGS.0 && dir.older.iter().map(|v| v.len()).sum::<usize>() > OLDER_ENTRIES
+            {
+                dir.older.pop_back();
+            }
         }
     }
 

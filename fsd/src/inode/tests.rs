@@ -28,7 +28,7 @@ fn plan(old: &Arc<DirVersion>, entries: Vec<Carry>, gone: Vec<(u32, EntryKind, O
 
 fn apply(table: &Table, plan: TablePlan) {
     table.begin_switch();
-    table.apply(plan, |_, _, _| Ok::<_, Infallible>(())).expect("applies");
+    table.apply(plan, || {}, |_, _, _| Ok::<_, Infallible>(())).expect("applies");
 }
 
 #[test]
@@ -121,11 +121,15 @@ fn directories_loaded_during_a_switch_are_handed_over() {
     table.load(dir, &at, tree(5), 1).expect("loads");
     let mut seen = vec![];
     let plan = plan(&root, vec![Carry::Keep { old: 0, time: BIRTH }, Carry::Keep { old: 1, time: BIRTH }], vec![]);
-    let applied = table.apply(plan, |late, current, _| {
-        assert!(late.iter().all(|d| current(*d).is_some()));
-        seen = late.to_vec();
-        Ok::<_, Infallible>(())
-    });
+    let applied = table.apply(
+        plan,
+        || {},
+        |late, current, _| {
+            assert!(late.iter().all(|d| current(*d).is_some()));
+            seen = late.to_vec();
+            Ok::<_, Infallible>(())
+        },
+    );
     assert!(applied.is_ok());
     assert_eq!(seen, [dir]);
 }
@@ -137,7 +141,7 @@ fn a_failed_switch_leaves_the_table_as_it_was() {
     let dir = root.entry(0).0;
     let at = table.locate(dir).expect("known");
     table.load(dir, &at, tree(5), 1).expect("loads");
-    assert_eq!(table.apply(plan(&root, vec![], vec![]), |_, _, _| Err("broken")), Err("broken"));
+    assert_eq!(table.apply(plan(&root, vec![], vec![]), || {}, |_, _, _| Err("broken")), Err("broken"));
     assert!(table.dir(NodeId::ROOT).is_some_and(|v| Arc::ptr_eq(&v, &root)));
 }
 
@@ -145,7 +149,7 @@ fn a_failed_switch_leaves_the_table_as_it_was() {
 fn only_the_last_listings_are_kept() {
     let (table, first) = table(1);
     let mut old = first.clone();
-    for _ in 0..=OLDER_LISTINGS {
+    for _ in 0..=OLDER_LISTINGS.1 {
         apply(&table, plan(&old, vec![Carry::Keep { old: 0, time: BIRTH }], vec![]));
         old = table.dir(NodeId::ROOT).expect("loaded");
     }

@@ -68,11 +68,8 @@ impl View {
             }
             let changed = planner.names.len();
             let moves = std::mem::take(&mut planner.moves);
-            self.table.apply(planner.plan, |late, current, plan| {
-                Planner::late(self, now, late, current, moves, plan)?;
-                Ok(())
-            })?;
-            self.snapshot.store(Arc::new(new));
+            let done = || self.snapshot.store(Arc::new(new));
+            self.table.apply(planner.plan, done, |late, current, plan| Planner::late(self, now, late, current, moves, plan))?;
             Ok(changed)
         })();
         if done.is_err() {
@@ -86,7 +83,9 @@ impl View {
 /// What becomes of a directory that was not loaded when its parent was planned.
 #[derive(Debug, Clone, Copy)]
 enum Move {
-    To(ObjectId),
+    /// It shows this tree, and this is the mtime of whatever changes in it: in a later second than anything in it had before, also than
+    /// what it had and lost, since a directory's own time moves with every change in it.
+    To(ObjectId, Time),
     Removed,
 }
 
@@ -112,9 +111,10 @@ impl<'a> Planner<'a> {
             Some(crate::inode::Location::Root(_, time)) => time,
             _ => self.now,
         };
-        self.plan.root = Some((root, was.bump(self.now)));
+        let time = was.bump(self.now);
+        self.plan.root = Some((root, time));
         self.listings.push(NodeId::ROOT);
-        self.run(vec![(NodeId::ROOT, Move::To(root))], &|node| self.view.table.dir(node))
+        self.run(vec![(NodeId::ROOT, Move::To(root, time))], &|node| self.view.table.dir(node))
     }
 
     /// Plans directories that were loaded while the switch was under way. Their replies had lifetime zero: nobody is told.
@@ -145,17 +145,22 @@ impl<'a> Planner<'a> {
             match to {
                 Move::Removed => {
                     let entries: Vec<_> = before.entries().iter().map(|e| (e.kind, e.id)).collect();
+                    // Whoever is in it must not go on seeing what was cached of it.
+                    self.listings.push(node);
                     for (index, entry) in before.entries().iter().enumerate() {
+                        if old.lookups(index) > 0 {
+                            self.names.push((node, entry.name.clone()));
+                        }
                         if entry.kind == EntryKind::Directory {
                             work.push((old.entry(index).0, Move::Removed));
                         }
                     }
                     self.plan.removed.push(RemovedDir { node, old, entries });
                 }
-                Move::To(tree) if tree == old.tree => {}
-                Move::To(tree) => {
+                Move::To(tree, _) if tree == old.tree => {}
+                Move::To(tree, time) => {
                     let after = self.view.tree(tree)?;
-                    self.diff(node, &old, &before, tree, &after, &mut work);
+                    self.diff(node, (&old, &before), (tree, &after), time, &mut work);
                 }
             }
         }
@@ -163,7 +168,14 @@ impl<'a> Planner<'a> {
     }
 
     /// Plans one directory whose tree changes, and puts its changed sub-directories on `work`.
-    fn diff(&mut self, node: NodeId, old: &Arc<DirVersion>, before: &Tree, tree: ObjectId, after: &Tree, work: &mut Vec<(NodeId, Move)>) {
+    fn diff(
+        &mut self,
+        node: NodeId,
+        (old, before): (&Arc<DirVersion>, &Tree),
+        (tree, after): (ObjectId, &Tree),
+        changed_at: Time,
+        work: &mut Vec<(NodeId, Move)>,
+    ) {
         let mut entries = Vec::with_capacity(after.entries().len());
         let mut gone = vec![];
         let mut was = before.entries().iter().enumerate().peekable();
@@ -185,25 +197,25 @@ impl<'a> Planner<'a> {
                     Carry::Keep { old: index as u32, time: old.entry(index).1 }
                 }
                 Some((index, dir)) if dir.kind == EntryKind::Directory && entry.kind == EntryKind::Directory => {
-                    let (child, time) = old.entry(index);
-                    work.push((child, Move::To(entry.id)));
+                    let (child, was) = old.entry(index);
+                    let time = was.bump(changed_at);
+                    work.push((child, Move::To(entry.id, time)));
                     self.listings.push(child);
-                    Carry::Keep { old: index as u32, time: time.bump(self.now) }
+                    Carry::Keep { old: index as u32, time }
                 }
                 Some((index, module)) if module.kind == EntryKind::Submodule && entry.kind == EntryKind::Submodule => {
-                    let (child, time) = old.entry(index);
+                    let (child, was) = old.entry(index);
                     self.listings.push(child);
-                    Carry::Keep { old: index as u32, time: time.bump(self.now) }
+                    Carry::Keep { old: index as u32, time: was.bump(changed_at) }
                 }
                 Some((index, changed)) => {
-                    let time = old.entry(index).1.bump(self.now);
                     leave(self, index, changed, work, &mut gone);
-                    Carry::Fresh(time)
+                    Carry::Fresh(changed_at)
                 }
                 None => {
                     // The kernel may remember that there was none.
                     self.names.push((node, entry.name.clone()));
-                    Carry::Fresh(self.now)
+                    Carry::Fresh(changed_at)
                 }
             };
             entries.push(carry);

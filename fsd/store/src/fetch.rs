@@ -246,7 +246,7 @@ impl Fetch<'_> {
     fn keep(&self, received: &Received, wanted: ObjectId, ref_name: Option<String>, _lock: &Lock) -> Result<Fetched> {
         self.repository.objects().relist()?;
         let checked = self.peel(wanted).and_then(|commit| {
-            self.check_complete(commit)?;
+            self.check_complete(commit, received)?;
             Ok(commit)
         });
         let commit = match checked {
@@ -292,12 +292,16 @@ impl Fetch<'_> {
         Err(StoreError::new(Fault::Corrupt, format!("more than {MAX_TAGS} tags of tags lead to {id}")))
     }
 
-    /// Checks that the tree that is going to be served is there to its last blob: a host can leave objects out of a pack.
-    fn check_complete(&self, commit: ObjectId) -> Result<()> {
+    /// Checks that the tree that is going to be served is there to its last blob: a host can leave objects out of a pack. What was there
+    /// before is complete below, since no incomplete commit is ever kept: so the work goes with what is new, not with the whole tree.
+    fn check_complete(&self, commit: ObjectId, received: &Received) -> Result<()> {
         let objects = self.repository.objects();
+        let fresh = received.pack.as_ref().filter(|pack| pack.fresh).map(|pack| pack.path.as_path());
+        let older: Vec<_> = objects.packs().into_iter().filter(|pack| fresh.is_some_and(|fresh| pack.path() != fresh)).collect();
+        let known = |id: &gix::hash::oid| older.iter().any(|pack| pack.index().lookup(id).is_some());
         let incomplete =
             |err| StoreError::new(Fault::Corrupt, format!("{} sent an incomplete commit {commit}", self.repository.url())).caused_by(err);
-        let limits = Limits { boundary: &Boundary::from([commit]), depth: 1, skip: &|_| false, problem: &mut |err| Err(incomplete(err)) };
+        let limits = Limits { boundary: &Boundary::from([commit]), depth: 1, skip: &known, problem: &mut |err| Err(incomplete(err)) };
         for id in objects.reach(&[commit], limits)?.ids {
             if !objects.contains_now(&id) {
                 return Err(incomplete(StoreError::new(Fault::Corrupt, format!("object {id} is missing"))));

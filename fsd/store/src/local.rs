@@ -114,8 +114,9 @@ fn branch(repository: &gix::Repository, name: &str) -> Option<ObjectId> {
 
 fn open(git_dir: &Path) -> Result<gix::Repository> {
     let options = gix::open::Options::isolated().with(gix::sec::Trust::Full).open_path_as_is(true);
-    let repository = options
-        .open(git_dir)
-        .map_err(|err| StoreError::new(Fault::Corrupt, format!("repository {} cannot be opened", git_dir.display())).caused_by(err))?;
+    let repository = options.open(git_dir).map_err(|err| {
+        let fault = if git_dir.exists() { Fault::Corrupt } else { Fault::NotFound };
+        StoreError::new(fault, format!("repository {} cannot be opened: is it still there?", git_dir.display())).caused_by(err)
+    })?;
     Ok(repository.to_thread_local())
 }

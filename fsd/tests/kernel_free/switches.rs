@@ -64,6 +64,84 @@ fn a_removed_directory_is_dead_also_when_its_path_comes_back() {
 }
 
 #[test]
+fn what_was_cached_of_a_removed_directory_is_told() {
+    let fixture = Fixture::new(&[("a/b/f", "1"), ("a/g", "2"), ("keep", "")]);
+    let (outer, inner) = (fixture.get("a").node, fixture.get("a/b").node);
+    fixture.get("a/b/f");
+    let told = fixture.switch(&[], &["a"]);
+    let expired = told.expired.lock().expect("no panic");
+    for (dir, name) in [(NodeId::ROOT, "a"), (outer, "b"), (inner, "f")] {
+        assert!(expired.contains(&(dir, BString::from(name))), "{name}: {expired:?}");
+    }
+    let invalidated = told.invalidated.lock().expect("no panic");
+    assert!(invalidated.contains(&outer) && invalidated.contains(&inner), "{invalidated:?}");
+}
+
+#[test]
+fn no_two_contents_of_a_path_share_a_second_and_a_size() {
+    let fixture = Fixture::new(&[("d/f", "0000"), ("keep", "")]);
+    let mut seen = vec![(fixture.get("d/f").time, "0000".to_owned())];
+    for round in 1..20 {
+        let content = format!("{round:04}");
+        match round % 4 {
+            3 => drop(fixture.switch(&[], &["d"])),
+            1 => drop(fixture.switch(&[], &["d/f"])),
+            _ => drop(fixture.switch(&[("d/f", &content)], &[])),
+        }
+        if fixture.walk("d").expect("no error").is_some_and(|d| d.kind == EntryKind::Directory)
+            && let Some(file) = fixture.walk("d/f").expect("no error")
+        {
+            seen.push((file.time, String::from_utf8(fixture.read(file.node)).expect("digits")));
+        }
+    }
+    for (earlier, later) in seen.iter().zip(&seen[1..]) {
+        assert!(later.0.0 / 1_000_000_000 > earlier.0.0 / 1_000_000_000, "{earlier:?} {later:?}");
+    }
+    assert!(seen.len() > 9);
+}
+
+#[test]
+fn a_listing_that_is_too_old_is_an_error_and_leaves_nothing_out() {
+    let fixture = Fixture::new(&[("d/a", ""), ("d/b", ""), ("d/z", "")]);
+    let dir = fixture.get("d").node;
+    let mut cookie = 0;
+    let first = fixture.fs.list(dir, 0, true, &mut |line| {
+        let room = cookie == 0;
+        cookie = if room { line.cookie } else { cookie };
+        room
+    });
+    first.expect("lists");
+    for round in 0..40 {
+        fixture.switch(&[("d/b", &round.to_string())], &[]);
+    }
+    assert!(matches!(fixture.fs.list(dir, cookie, true, &mut |_| true), Err(FsError::Stale)));
+    assert_eq!(fixture.names(dir), ["a", "b", "z"]);
+}
+
+#[test]
+fn trees_nested_in_themselves_a_billion_times_are_counted_at_once() {
+    let fixture = Fixture::new(&[("f", "ten bytes!")]);
+    let git = |args: &[&str], input: &str| {
+        let mut command = std::process::Command::new("git");
+        command.args(args).current_dir(fixture.dir.path()).env("GIT_CONFIG_GLOBAL", "/dev/null");
+        command.envs(["GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"].map(|name| (name, "a")));
+        let mut child = command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).spawn().expect("git runs");
+        std::io::Write::write_all(&mut child.stdin.take().expect("piped"), input.as_bytes()).expect("takes it");
+        String::from_utf8(child.wait_with_output().expect("ends").stdout).expect("an id").trim().to_owned()
+    };
+    let mut tree = git(&["rev-parse", "HEAD^{tree}"], "");
+    for _ in 0..9 {
+        let lines: String = (0..10).map(|n| format!("040000 tree {tree}\t{n}\n")).collect();
+        tree = git(&["mktree"], &lines);
+    }
+    let commit = git(&["commit-tree", "-m", "nested", &tree], "");
+    let id = fixture.repository.resolve(&commit).expect("a commit");
+    fixture.view().switch_to(id, &Recorder::default()).expect("switches");
+    let usage = fixture.fs.usage().expect("counts");
+    assert_eq!(usage.bytes, 10 * 1_000_000_000);
+}
+
+#[test]
 fn types_change_and_change_back() {
     let fixture = Fixture::new(&[("x", "file")]);
     let first = fixture.get("x");

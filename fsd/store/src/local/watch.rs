@@ -27,6 +27,9 @@ pub struct RefWatch {
     roots: Vec<PathBuf>,
 }
 
+/// How often a repository that is gone is looked for.
+const RETRY: Duration = Duration::from_millis(500);
+
 #[derive(Debug)]
 struct Watched {
     path: PathBuf,
@@ -52,11 +55,17 @@ impl RefWatch {
     /// Blocks until refs may have moved (bursts within 20 ms are one), or until `stop_fd`, when given, becomes readable (`Ok(false)`).
     pub fn wait(&mut self, stop_fd: Option<BorrowedFd<'_>>) -> Result<bool> {
         loop {
-            if self.poll(stop_fd, None)? == Woken::Stop {
-                return Ok(false);
-            }
-            if self.drain()? {
-                break;
+            let limit = self.is_lost().then_some(RETRY);
+            match self.poll(stop_fd, limit)? {
+                Woken::Stop => return Ok(false),
+                Woken::Changes if self.drain()? => break,
+                Woken::Changes => {}
+                Woken::Nothing => {
+                    self.add_roots()?;
+                    if !self.is_lost() {
+                        break;
+                    }
+                }
             }
         }
         let started = Instant::now();
@@ -64,6 +73,11 @@ impl RefWatch {
             self.drain()?;
         }
         Ok(true)
+    }
+
+    /// Whether the repository is gone: it may be made again at its place.
+    fn is_lost(&self) -> bool {
+        !self.watched.values().any(|watched| watched.root)
     }
 
     /// Waits for events; the stop descriptor comes first.
@@ -106,8 +120,9 @@ impl RefWatch {
         }
         let Some(watched) = self.watched.get(&event.wd) else { return Ok(false) };
         if event.mask.contains(AddWatchFlags::IN_IGNORED) {
+            let root = watched.root;
             self.watched.remove(&event.wd);
-            return Ok(false);
+            return Ok(root);
         }
         let Some(name) = &event.name else { return Ok(false) };
         let bytes = name.as_encoded_bytes();

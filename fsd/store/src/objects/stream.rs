@@ -16,8 +16,8 @@ use super::{MAX_PACK_HOPS, Objects};
 use crate::error::{Fault, Result, StoreError};
 use crate::ids::ObjectId;
 
-/// Size of the pieces that are written.
-const PIECE: usize = 64 << 10;
+/// Size of the pieces that are written. Inflating keeps a window of 32 KiB from piece to piece, so small ones cost a copy each.
+const PIECE: usize = 512 << 10;
 /// Longest chain of deltas that is followed; git makes at most 4095.
 const MAX_CHAIN: usize = 10_000;
 

@@ -59,6 +59,15 @@ fn hostile_names_are_refused_and_named() {
 }
 
 #[test]
+fn a_repository_inside_the_tree_is_left_out() {
+    for name in [&b".git"[..], b".GIT", b".Git"] {
+        let tree = Tree::decode(&raw(&[("100644", name), ("100644", b".gitignore"), ("100644", b"x")]), HASH).expect("a tree");
+        let names: Vec<_> = tree.entries().iter().map(|e| e.name.as_slice()).collect();
+        assert_eq!(names, [&b".gitignore"[..], b"x"]);
+    }
+}
+
+#[test]
 fn duplicates_are_refused_wherever_they_are() {
     for entries in [
         vec![("100644", &b"a"[..]), ("100644", b"a")],

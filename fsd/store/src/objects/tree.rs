@@ -30,9 +30,12 @@ pub(super) fn decode(data: &[u8], hash: gix::hash::Kind) -> Result<Tree> {
             return Err(corrupt(format!("tree has too many entries: a tree may have {MAX_TREE_ENTRIES}")));
         }
         let (entry, after) = decode_entry(rest, id_len)?;
+        rest = after;
+        if is_dot_git(entry.name.as_bstr()) {
+            continue;
+        }
         sorted = sorted && entries.last().is_none_or(|last| last.name < entry.name);
         entries.push(entry);
-        rest = after;
     }
     // Git sorts directories as if their names ended in a slash; look-ups want plain byte order.
     if !sorted {
@@ -96,6 +99,12 @@ fn check_name(name: &BStr) -> Result<()> {
         name if name.contains(&b'/') => refuse("a slash cannot be in a name"),
         _ => Ok(()),
     }
+}
+
+/// Git never makes such an entry and refuses to check one out. Shown, it would be a repository whose config is the host's word, and any
+/// `git` that runs below it would do what that says; so it is left out.
+fn is_dot_git(name: &BStr) -> bool {
+    name.eq_ignore_ascii_case(b".git")
 }
 
 fn corrupt(message: String) -> StoreError {
