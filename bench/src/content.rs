@@ -18,9 +18,10 @@ pub(crate) enum Kind {
 pub(crate) fn content(kind: Kind, seed: u64, size: usize) -> Vec<u8> {
     let mut random = Random::new(seed);
     let mut bytes = Vec::with_capacity(size + RECORD);
+    let mut lines = Vec::new();
     while bytes.len() < size {
         match kind {
-            Kind::Text => line(&mut random, &mut bytes),
+            Kind::Text => line(&mut random, &mut lines, &mut bytes),
             Kind::Binary => record(&mut random, &mut bytes),
         }
     }
@@ -90,14 +91,27 @@ pub(crate) fn word(random: &mut Random) -> &'static str {
     &WORDS[(often * often * often * WORDS.len() as f64) as usize]
 }
 
-fn line(random: &mut Random, out: &mut Vec<u8>) {
+/// Writes a line at the end of `out`; `lines` has the starts of those before. Much of source code looks like a line nearby: six of ten
+/// lines begin as one of the last forty does.
+fn line(random: &mut Random, lines: &mut Vec<usize>, out: &mut Vec<u8>) {
     const JOINTS: [&str; 12] = [" ", " ", " ", "_", "_", ".", "(", ") ", ", ", " = ", "::", "\""];
-    out.resize(out.len() + 4 * random.below(5), b' ');
-    for _ in 0..2 + random.below(8) {
+    let start = out.len();
+    let fresh = if !lines.is_empty() && random.below(10) < 6 {
+        let like = lines.len() - 1 - random.below(lines.len().min(40));
+        let end = lines.get(like + 1).copied().unwrap_or(start);
+        let shared = (end - lines[like]).saturating_sub(1 + random.below(20));
+        out.extend_from_within(lines[like]..lines[like] + shared);
+        1
+    } else {
+        out.resize(start + 4 * random.below(5), b' ');
+        2 + random.below(8)
+    };
+    for _ in 0..fresh {
         out.extend_from_slice(word(random).as_bytes());
         out.extend_from_slice(random.pick(&JOINTS).as_bytes());
     }
     out.push(b'\n');
+    lines.push(start);
 }
 
 #[cfg(test)]

@@ -88,7 +88,7 @@ impl Row {
     fn markdown(&self) -> String {
         let unit = self.unit;
         let (other, what) = self.plain.as_ref().map_or((String::new(), ""), |plain| (unit.show(plain.median), plain.what.as_str()));
-        let ratio = self.ratio.map_or(String::new(), |ratio| if ratio < 0.1 { format!("{ratio:.4}") } else { format!("{ratio:.2}") });
+        let ratio = self.ratio.map_or(String::new(), |ratio| if ratio < 0.01 { "below 0.01".to_owned() } else { format!("{ratio:.2}") });
         let limit = match self.limit {
             Limit::Ratio(most) => format!("{most:.2}"),
             Limit::Value(most) => unit.show(most),

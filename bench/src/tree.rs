@@ -55,8 +55,8 @@ pub(crate) fn plan(shape: &Shape) -> Vec<File> {
             // Git knows no empty directories, so each gets one file; the others crowd in the directories that were made first.
             let skewed = random.unit();
             let directory = directories.get(n).unwrap_or_else(|| &directories[(skewed * skewed * directories.len() as f64) as usize]);
-            let kind = if random.below(100) < 6 { Kind::Binary } else { Kind::Text };
-            relative_sizes.push((SPREAD * random.normal()).exp() * if kind == Kind::Binary { 3.0 } else { 1.0 });
+            let kind = if random.below(100) < 4 { Kind::Binary } else { Kind::Text };
+            relative_sizes.push((SPREAD * random.normal()).exp() * if kind == Kind::Binary { 2.0 } else { 1.0 });
             File {
                 path: name(directory, kind, &mut taken, &mut random),
                 size: 0,
