@@ -54,6 +54,15 @@ pub fn shared(name: &str) -> Result<Lock> {
 fn lock(name: &str, how: FlockArg) -> Result<Lock> {
     let path = std::env::temp_dir().join(format!("gitmount-tests-{name}.lock"));
     let file = File::options().create(true).truncate(false).write(true).open(&path)?;
+    let at_once = match how {
+        FlockArg::LockShared => FlockArg::LockSharedNonblock,
+        _ => FlockArg::LockExclusiveNonblock,
+    };
+    let file = match Flock::lock(file, at_once) {
+        Ok(lock) => return Ok(lock),
+        Err((file, _)) => file,
+    };
+    eprintln!("waiting for the lock {} of another test or bench", path.display());
     Flock::lock(file, how).map_err(|(_, e)| anyhow::anyhow!("{} could not be locked: {e}", path.display()))
 }
 
