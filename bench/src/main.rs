@@ -50,6 +50,8 @@ fn main() -> Result<ExitCode> {
     print!("{}", report.markdown());
     let path = report.write_json(&options.out)?;
     clock::say(&format!("written: {}", path.display()));
+    clock::say("removing the directories of all runs");
+    drop(bench);
     Ok(ExitCode::SUCCESS)
 }
 
