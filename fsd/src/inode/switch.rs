@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use gitmount_store::ids::ObjectId;
 use gitmount_store::objects::EntryKind;
 
-use super::{DirVersion, Ids, Inner, Location, NodeId, OLDER_ENTRIES, OLDER_LISTINGS, Orphan, Place, Table, Time, counters};
+use super::{DirVersion, Ids, Inner, NodeId, OLDER_ENTRIES, OLDER_LISTINGS, Orphan, Place, Table, Time, counters};
 
 /// What becomes of one entry of a directory's new listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,18 +158,6 @@ impl Inner {
     fn drop_range(&mut self, version: &DirVersion) {
         if let Ids::Range { first, .. } = version.ids {
             self.ranges.remove(&first);
-        }
-    }
-}
-
-impl Location {
-    /// The same place, told by identity: whether a switch has come in between.
-    pub fn same(&self, other: &Location) -> bool {
-        match (self, other) {
-            (Location::Root(a, _), Location::Root(b, _)) => a == b,
-            (Location::Entry { version: a, index: i, .. }, Location::Entry { version: b, index: j, .. }) => Arc::ptr_eq(a, b) && i == j,
-            (Location::Orphan(a), Location::Orphan(b)) => a == b,
-            _ => false,
         }
     }
 }
