@@ -17,3 +17,4 @@ pub mod mount;
 pub mod run;
 pub mod scratch;
 pub mod servers;
+pub mod torture;
