@@ -2,14 +2,19 @@
 
 ARGS ?=
 SECONDS ?= 60
+# Test files with a long form: each looks at GITMOUNT_TORTURE.
+TORTURE ?= torture
 
-.PHONY: help test lint fmt fuzz bench
+.PHONY: help test torture lint fmt fuzz bench
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' $(MAKEFILE_LIST) | expand -t 14
 
 test: ## all tests; needs root, /dev/fuse, git, fuse3, openssh-server, strace
 	cargo test --locked --workspace --no-fail-fast
+
+torture: ## the long form of the tests that have one (switches, kills, models); takes an hour
+	GITMOUNT_TORTURE=1 cargo test --locked --workspace --no-fail-fast $(foreach test,$(TORTURE),--test $(test)) -- --nocapture
 
 lint: ## formatting, clippy, rustdoc, licences, file length, layering
 	.ci/lint
