@@ -26,6 +26,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
+use crate::handover;
 use args::{Cli, Command};
 
 /// Runs the command line of this process.
@@ -51,6 +52,7 @@ pub fn main() -> ExitCode {
         Command::Status(args) => status::run(args),
         Command::Verify(args) => store_commands::verify(args),
         Command::Gc(args) => store_commands::gc(args),
+        Command::Hold(args) => handover::hold::serve(&args.socket).map_err(|error| exit::CliError::other(error.to_string())),
         Command::Completions(args) => {
             clap_complete::generate(args.shell, &mut Cli::command(), "gitmount", &mut std::io::stdout());
             Ok(())

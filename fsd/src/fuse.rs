@@ -1,22 +1,27 @@
 //! The adapter to the kernel: mounting, session, notifications; no logic.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use fuser::{Config, Session, SessionACL};
+use gitmount_store::error::{Fault, StoreError};
 use gitmount_store::ids::CommitId;
 use parking_lot::{Condvar, Mutex};
 
 use crate::fs::FileSystem;
+use crate::sys;
 use crate::view::{Switched, View};
 
 mod adapter;
 mod counts;
 mod mount;
 mod notify;
+mod session;
 
 use adapter::Adapter;
 pub use counts::RequestCounts;
@@ -47,7 +52,12 @@ impl MountOptions {
 /// What one sequential read asks for at most, in KiB, where the kernel lets us say so.
 const READ_AHEAD_KIB: u32 = 1024;
 
-/// A live mount. Dropping it unmounts.
+/// How long a graceful stop waits for answers that are under way.
+const DRAIN: Duration = Duration::from_secs(5);
+/// How long it waits for the threads afterwards.
+const THREADS_END: Duration = Duration::from_secs(2);
+
+/// A live mount. Dropping it unmounts, unless it was [detached](Mount::detach).
 #[derive(Debug)]
 pub struct Mount {
     fs: Arc<FileSystem>,
@@ -57,14 +67,25 @@ pub struct Mount {
     finished: Arc<(Mutex<bool>, Condvar)>,
     /// `st_dev`: tells this mount from a later one at the same place.
     device: Option<u64>,
+    detached: Mutex<bool>,
+    /// The number of the descriptor that the session reads, and what keeps it open.
+    descriptor: (RawFd, fuser::Notifier),
 }
 
-impl Mount {
-    /// Mounts `view`; when this returns the tree is served.
-    ///
-    /// # Errors
-    /// What mounting gave: no /dev/fuse, no right to mount, no `fusermount3`, a target that is no directory.
-    pub fn new(view: Arc<View>, options: &MountOptions) -> io::Result<Arc<Self>> {
+/// A session that is agreed on with the kernel and not served yet.
+struct Opened {
+    session: Session<Adapter>,
+    fs: Arc<FileSystem>,
+    notifier: Arc<Notifier>,
+    requests: Arc<Requests>,
+}
+
+impl Opened {
+    fn new<T>(
+        view: Arc<View>,
+        options: &MountOptions,
+        session: impl FnOnce(Adapter, SessionACL, Config) -> io::Result<(Session<Adapter>, T)>,
+    ) -> io::Result<(Self, T)> {
         let fs = Arc::new(FileSystem::new(view));
         let requests = Arc::new(Requests::default());
         let adapter = Adapter::new(fs.clone(), requests.clone(), options.allow_other);
@@ -72,19 +93,21 @@ impl Mount {
         let acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
         let mut config = Config::default();
         config.n_threads = Some(options.threads.max(2));
-        let device = mount::mount(options)?;
-        let session = Session::from_fd(adapter, device, acl, config).inspect_err(|_| {
-            // The mount's own error is the one to tell.
-            let _ = unmount(&options.target, true);
-        })?;
+        let (session, rest) = session(adapter, acl, config)?;
         let notifier = Arc::new(Notifier::new(session.as_fd().try_clone_to_owned()?, features));
         fs.prefetch_into(notifier.clone());
+        Ok((Opened { session, fs, notifier, requests }, rest))
+    }
+
+    fn serve(self, options: &MountOptions) -> io::Result<Arc<Mount>> {
+        let Opened { session, fs, notifier, requests } = self;
         let finished = Arc::new((Mutex::new(false), Condvar::new()));
+        let descriptor = (session.as_fd().as_raw_fd(), session.notifier());
         thread::Builder::new().name("fuse".into()).spawn({
             let finished = finished.clone();
             move || {
                 if let Err(error) = session.run() {
-                    tracing::warn!(%error, "the FUSE session ended");
+                    tracing::debug!(%error, "the FUSE session ended");
                 }
                 *finished.0.lock() = true;
                 finished.1.notify_all();
@@ -92,14 +115,106 @@ impl Mount {
         })?;
         let device = nix::sys::stat::stat(&options.target).ok().map(|stat| stat.st_dev);
         set_read_ahead(device);
-        Ok(Arc::new(Mount { fs, target: options.target.clone(), notifier, requests, finished, device }))
+        let detached = Mutex::new(false);
+        Ok(Arc::new(Mount { fs, target: options.target.clone(), notifier, requests, finished, device, detached, descriptor }))
+    }
+}
+
+impl Mount {
+    /// Mounts `view`; when this returns the tree is served. The mount ends with this process.
+    ///
+    /// # Errors
+    /// What mounting gave: no /dev/fuse, no right to mount, no `fusermount3`, a target that is no directory.
+    pub fn new(view: Arc<View>, options: &MountOptions) -> io::Result<Arc<Self>> {
+        Self::begin(view, options, &|_, _| Ok(()))
+    }
+
+    /// Mounts `view` so that another process can go on serving it with [`Mount::resume`]: `deposit` gets the descriptor of the mount and what
+    /// was agreed on with the kernel, before anything is served.
+    ///
+    /// # Errors
+    /// As [`Mount::new`], and what `deposit` gave; then nothing is mounted.
+    pub fn begin(
+        view: Arc<View>,
+        options: &MountOptions,
+        deposit: &dyn Fn(BorrowedFd<'_>, &[u8]) -> io::Result<()>,
+    ) -> io::Result<Arc<Self>> {
+        let device = mount::mount(options)?;
+        let mounted = (|| {
+            let (opened, recorded) = Opened::new(view, options, |adapter, acl, config| session::greet(adapter, &device, acl, config))?;
+            deposit(device.as_fd(), &recorded)?;
+            drop(device);
+            opened.serve(options)
+        })();
+        mounted.inspect_err(|_| {
+            // The first error is the one to tell.
+            let _ = unmount(&options.target, true);
+        })
+    }
+
+    /// Goes on serving a mount of a process that is gone: `device` and `recorded` are what [`Mount::begin`] deposited, and `view` what that
+    /// process served, resumed from its journal. Requests that it had read and not answered are answered now.
+    ///
+    /// # Errors
+    /// `NotConnected` when the mount is gone, `InvalidData` when `recorded` is damaged. The mount itself is left as it is.
+    pub fn resume(view: Arc<View>, options: &MountOptions, device: OwnedFd, recorded: &[u8]) -> io::Result<Arc<Self>> {
+        let (opened, ()) =
+            Opened::new(view, options, |adapter, acl, config| Ok((session::resume(adapter, &device, recorded, acl, config)?, ())))?;
+        drop(device);
+        // Before the first request is read, so that nothing is sent twice.
+        if !opened.notifier.resend() {
+            tracing::warn!(
+                "this kernel has no FUSE_NOTIFY_RESEND (Linux 6.9): readers that were waiting when the last process ended wait for ever"
+            );
+        }
+        opened.serve(options)
+    }
+
+    /// Ends serving without unmounting, for a process that will [resume](Mount::resume) it: what was read from the kernel is answered first.
+    /// Readers wait from now on, except for what is cached, and nothing here uses the mount any more.
+    pub fn detach(&self) {
+        // A switch that has begun to tell the kernel is ended first, and no other begins.
+        if std::mem::replace(&mut *self.detached.lock(), true) || self.is_finished() {
+            return;
+        }
+        if !self.requests.drain(DRAIN) {
+            tracing::warn!(target_dir = %self.target.display(), "some requests are not answered yet; they are answered by whoever resumes the mount");
+        }
+        if let Err(error) = self.end_threads() {
+            tracing::warn!(%error, "the threads of a detached mount cannot be ended");
+        }
+    }
+
+    /// Puts a closed socket in the place of the device and wakes whoever still waits for a request.
+    fn end_threads(&self) -> io::Result<()> {
+        let (closed, other) = UnixStream::pair()?;
+        drop(other);
+        sys::make_interruptible()?;
+        self.notifier.close(&closed)?;
+        sys::replace(self.descriptor.0, &closed)?;
+        self.requests.release();
+        let end = Instant::now() + THREADS_END;
+        while !self.is_finished() && Instant::now() < end {
+            for task in std::fs::read_dir("/proc/self/task")?.flatten() {
+                let ours = std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.starts_with("fuser-"));
+                if let Some(id) = task.file_name().to_str().and_then(|name| name.parse().ok()).filter(|_| ours) {
+                    sys::interrupt(id);
+                }
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
     }
 
     /// Switches to another commit of the same repository: every lookup that starts after this sees the new tree.
     ///
     /// # Errors
-    /// As [`View::switch_to`]; the old commit is then served on.
+    /// As [`View::switch_to`]; the old commit is then served on. A detached mount does not switch.
     pub fn switch(&self, commit: CommitId) -> gitmount_store::error::Result<Switched> {
+        let detached = self.detached.lock();
+        if *detached {
+            return Err(StoreError::new(Fault::Cancelled, "the mount is being handed over to another process"));
+        }
         self.fs.view().switch_to(commit, &*self.notifier)
     }
 
@@ -148,6 +263,7 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         if !self.is_finished()
+            && !*self.detached.lock()
             && let Err(error) = self.unmount(true)
         {
             tracing::warn!(target_dir = %self.target.display(), %error, "cannot unmount");

@@ -1,11 +1,14 @@
-//! What the system offers only through `unsafe` calls: the allocator's settings, and descriptors that arrive as numbers.
+//! What the system offers only through `unsafe` calls: the allocator's settings, descriptors that arrive as numbers or change
+//! what they stand for, and signals to threads.
 //!
 //! The crate's only unsafe code; each block says why it is sound.
 
 use std::io::{self, IoSliceMut};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 
+use nix::fcntl::OFlag;
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 
 /// Sets the allocator up. Call it before threads are started.
@@ -33,19 +36,78 @@ pub fn set_up_memory() {}
 ///
 /// # Errors
 /// What receiving gave.
-#[allow(unsafe_code)]
 pub fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
-    let mut byte = [0u8];
-    let mut parts = [IoSliceMut::new(&mut byte)];
-    let mut space = nix::cmsg_space!(RawFd);
+    Ok(receive(socket.as_fd(), &mut [0])?.1)
+}
+
+/// Receives bytes into `buffer`, and the descriptor that came with them; zero bytes at the end of the other side's sending. Of a message with several
+/// descriptors the first counts, and the others are closed.
+///
+/// # Errors
+/// What receiving gave; `InvalidData` when a message is longer than `buffer`.
+#[allow(unsafe_code)]
+pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+    const MOST: usize = 4;
+    let mut parts = [IoSliceMut::new(buffer)];
+    let mut space = nix::cmsg_space!([RawFd; MOST]);
     let message = recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
+    let mut received = Vec::new();
     for control in message.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(descriptors) = control
-            && let Some(descriptor) = descriptors.first()
-        {
-            // SAFETY: the kernel has just put this descriptor into our table; nobody else knows its number.
-            return Ok(Some(unsafe { OwnedFd::from_raw_fd(*descriptor) }));
+        if let ControlMessageOwned::ScmRights(descriptors) = control {
+            for descriptor in descriptors {
+                // SAFETY: the kernel has just put this descriptor into our table; nobody else knows its number.
+                received.push(unsafe { OwnedFd::from_raw_fd(descriptor) });
+            }
         }
     }
-    Ok(None)
+    if message.flags.contains(MsgFlags::MSG_TRUNC) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the message is too long"));
+    }
+    Ok((message.bytes, received.into_iter().next()))
+}
+
+/// Takes a descriptor over that a call has just given as a number.
+#[allow(unsafe_code)]
+pub(crate) fn own(number: RawFd) -> OwnedFd {
+    // SAFETY: the callers pass what `accept` has just returned, which nobody else knows.
+    unsafe { OwnedFd::from_raw_fd(number) }
+}
+
+/// Makes the descriptor with this number stand for what `with` stands for, whoever uses it. Calls that are under way go on with what it stood
+/// for before. The caller sees to it that the number is open meanwhile, and is the one it means.
+///
+/// # Errors
+/// What the system said.
+#[allow(unsafe_code)]
+pub(crate) fn replace(descriptor: RawFd, with: impl AsFd) -> io::Result<()> {
+    // SAFETY: the number stays open and its owner's: dup3 closes the old file and puts the new one there in one step. The owned descriptor
+    // that nix gives back is given up at once, so that it is not closed here.
+    let number = unsafe { nix::unistd::dup3_raw(with, descriptor, OFlag::O_CLOEXEC) }?.into_raw_fd();
+    debug_assert_eq!(number, descriptor);
+    Ok(())
+}
+
+/// Makes system calls of threads that [`interrupt`] is called for end with EINTR, instead of ignoring the signal it uses.
+///
+/// # Errors
+/// What the system said.
+#[allow(unsafe_code)]
+pub fn make_interruptible() -> io::Result<()> {
+    extern "C" fn nothing(_: libc::c_int) {}
+    let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::empty(), SigSet::empty());
+    // SAFETY: the handler does nothing, which is safe at any moment. SIGURG is ignored otherwise, and nothing here uses it.
+    unsafe { sigaction(Signal::SIGURG, &action) }?;
+    Ok(())
+}
+
+/// Interrupts the system call that a thread of this process is in.
+pub fn interrupt(thread: libc::pid_t) {
+    signal_thread(thread, Signal::SIGURG);
+}
+
+/// Sends a signal to one thread of this process.
+#[allow(unsafe_code)]
+pub(crate) fn signal_thread(thread: libc::pid_t, signal: Signal) {
+    // SAFETY: tgkill takes three integers; a thread that has ended meanwhile is an error that does not matter.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal as libc::c_int) };
 }

@@ -76,6 +76,14 @@ Examples:
   gitmount gc
   gitmount gc https://github.com/git/git")]
     Gc(GcArgs),
+    /// Keep the mounts of a daemon alive while it is restarted
+    #[command(after_help = "\
+Example:
+  gitmount hold --socket /run/gitmount/hold.sock
+
+Runs until it gets SIGTERM, beside the daemon and longer than it. It keeps a copy of each mount's descriptor and does nothing else:
+a daemon that is killed or replaced finds its mounts there, and their readers wait instead of failing.")]
+    Hold(HoldArgs),
     /// Print a completion script for a shell
     #[command(after_help = "\
 Example:
@@ -205,6 +213,14 @@ pub struct GcArgs {
     /// Where fetched repositories are kept.
     #[command(flatten)]
     pub store: StoreArg,
+}
+
+/// `gitmount hold`.
+#[derive(Debug, Args)]
+pub struct HoldArgs {
+    /// The unix socket to listen on
+    #[arg(long, value_name = "PATH")]
+    pub socket: PathBuf,
 }
 
 /// `gitmount completions`.

@@ -123,7 +123,8 @@ impl Filesystem for Adapter {
             | InitFlags::FUSE_CACHE_SYMLINKS
             | InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_AUTO_INVAL_DATA
-            | InitFlags::FUSE_HAS_EXPIRE_ONLY;
+            | InitFlags::FUSE_HAS_EXPIRE_ONLY
+            | InitFlags::FUSE_HAS_RESEND;
         if self.allow_other {
             // With it requests carry no user id, so only without a check of the owner.
             wanted |= InitFlags::FUSE_ALLOW_IDMAP;
@@ -137,6 +138,7 @@ impl Filesystem for Adapter {
         self.features.no_open.store(have(InitFlags::FUSE_NO_OPEN_SUPPORT), Ordering::Relaxed);
         self.features.no_opendir.store(have(InitFlags::FUSE_NO_OPENDIR_SUPPORT), Ordering::Relaxed);
         self.features.expire_only.store(have(InitFlags::FUSE_HAS_EXPIRE_ONLY), Ordering::Relaxed);
+        self.features.resend.store(have(InitFlags::FUSE_HAS_RESEND), Ordering::Relaxed);
         if !have(InitFlags::FUSE_HAS_EXPIRE_ONLY) {
             tracing::warn!("this kernel has no FUSE_EXPIRE_ONLY (Linux 6.2): a switch unmounts what is mounted below changed names");
         }
@@ -144,7 +146,7 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.requests.add(Operation::Lookup);
+        let _busy = self.requests.begin(Operation::Lookup);
         let inside = self.fs.view().gate().enter();
         let ttl = lifetime(inside.pending);
         match self.fs.lookup(node(parent), name.as_bytes().as_bstr()) {
@@ -155,12 +157,12 @@ impl Filesystem for Adapter {
     }
 
     fn forget(&self, _: &Request, ino: INodeNo, count: u64) {
-        self.requests.add(Operation::Forget);
+        let _busy = self.requests.begin(Operation::Forget);
         self.fs.forget(node(ino), count);
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        self.requests.add(Operation::Getattr);
+        let _busy = self.requests.begin(Operation::Getattr);
         let inside = self.fs.view().gate().enter();
         match self.fs.attr(node(ino)) {
             Ok(attr) => reply.attr(&lifetime(inside.pending), &self.file_attr(&attr)),
@@ -169,7 +171,7 @@ impl Filesystem for Adapter {
     }
 
     fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
-        self.requests.add(Operation::Readlink);
+        let _busy = self.requests.begin(Operation::Readlink);
         match self.fs.link(node(ino)) {
             Ok(target) => reply.data(&target),
             Err(error) => reply.error(errno(&error)),
@@ -177,7 +179,7 @@ impl Filesystem for Adapter {
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        self.requests.add(Operation::Open);
+        let _busy = self.requests.begin(Operation::Open);
         if self.features.no_open.load(Ordering::Relaxed) {
             reply.error(Errno::ENOSYS);
         } else {
@@ -186,20 +188,24 @@ impl Filesystem for Adapter {
     }
 
     fn read(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, size: u32, _: OpenFlags, _: Option<LockOwner>, reply: ReplyData) {
-        self.requests.add(Operation::Read);
-        self.fs.read(node(ino), offset, size, move |result| match result {
-            Ok(data) => reply.data(data),
-            Err(error) => reply.error(errno(&error)),
+        let _busy = self.requests.begin(Operation::Read);
+        let answering = self.requests.answering();
+        self.fs.read(node(ino), offset, size, move |result| {
+            match result {
+                Ok(data) => reply.data(data),
+                Err(error) => reply.error(errno(&error)),
+            }
+            drop(answering);
         });
     }
 
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        self.requests.add(Operation::Other);
+        let _busy = self.requests.begin(Operation::Other);
         reply.error(Errno::ENOSYS);
     }
 
     fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        self.requests.add(Operation::Opendir);
+        let _busy = self.requests.begin(Operation::Opendir);
         if self.features.no_opendir.load(Ordering::Relaxed) {
             reply.error(Errno::ENOSYS);
         } else {
@@ -208,7 +214,7 @@ impl Filesystem for Adapter {
     }
 
     fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        self.requests.add(Operation::Readdir);
+        let _busy = self.requests.begin(Operation::Readdir);
         let _inside = self.fs.view().gate().enter();
         let listed = self.fs.list(node(ino), offset, false, &mut |line| {
             !reply.add(INodeNo(line.node.0), line.cookie, file_type(line.kind), OsStr::from_bytes(line.name))
@@ -220,7 +226,7 @@ impl Filesystem for Adapter {
     }
 
     fn readdirplus(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
-        self.requests.add(Operation::Readdirplus);
+        let _busy = self.requests.begin(Operation::Readdirplus);
         let inside = self.fs.view().gate().enter();
         let ttl = lifetime(inside.pending);
         let listed = self.fs.list(node(ino), offset, true, &mut |line| {
@@ -239,7 +245,7 @@ impl Filesystem for Adapter {
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        self.requests.add(Operation::Statfs);
+        let _busy = self.requests.begin(Operation::Statfs);
         match self.fs.usage() {
             Ok(usage) => {
                 let blocks = usage.bytes.div_ceil(FRAGMENT);
@@ -267,42 +273,42 @@ impl Filesystem for Adapter {
         _: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        self.requests.add(Operation::Write);
+        let _busy = self.requests.begin(Operation::Write);
         reply.error(Errno::EROFS);
     }
 
     fn mknod(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: u32, reply: ReplyEntry) {
-        self.requests.add(Operation::Write);
+        let _busy = self.requests.begin(Operation::Write);
         reply.error(Errno::EROFS);
     }
 
     fn mkdir(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
-        self.requests.add(Operation::Write);
+        let _busy = self.requests.begin(Operation::Write);
         reply.error(Errno::EROFS);
     }
 
     fn unlink(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
-        self.requests.add(Operation::Write);
+        let _busy = self.requests.begin(Operation::Write);
         reply.error(Errno::EROFS);
     }
 
     fn rmdir(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
-        self.requests.add(Operation::Write);
+        let _busy = self.requests.begin(Operation::Write);
         reply.error(Errno::EROFS);
     }
 
     fn symlink(&self, _: &Request, _: INodeNo, _: &OsStr, _: &Path, reply: ReplyEntry) {
-        self.requests.add(Operation::Write);
+        let _busy = self.requests.begin(Operation::Write);
         reply.error(Errno::EROFS);
     }
 
     fn rename(&self, _: &Request, _: INodeNo, _: &OsStr, _: INodeNo, _: &OsStr, _: RenameFlags, reply: ReplyEmpty) {
-        self.requests.add(Operation::Write);
+        let _busy = self.requests.begin(Operation::Write);
         reply.error(Errno::EROFS);
     }
 
     fn link(&self, _: &Request, _: INodeNo, _: INodeNo, _: &OsStr, reply: ReplyEntry) {
-        self.requests.add(Operation::Write);
+        let _busy = self.requests.begin(Operation::Write);
         reply.error(Errno::EROFS);
     }
 
@@ -318,38 +324,38 @@ impl Filesystem for Adapter {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        self.requests.add(Operation::Write);
+        let _busy = self.requests.begin(Operation::Write);
         reply.error(Errno::EROFS);
     }
 
     fn create(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: i32, reply: ReplyCreate) {
-        self.requests.add(Operation::Write);
+        let _busy = self.requests.begin(Operation::Write);
         reply.error(Errno::EROFS);
     }
 
     fn setxattr(&self, _: &Request, _: INodeNo, _: &OsStr, _: &[u8], _: i32, _: u32, reply: ReplyEmpty) {
-        self.requests.add(Operation::Write);
+        let _busy = self.requests.begin(Operation::Write);
         reply.error(Errno::EROFS);
     }
 
     fn removexattr(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
-        self.requests.add(Operation::Write);
+        let _busy = self.requests.begin(Operation::Write);
         reply.error(Errno::EROFS);
     }
 
     fn fallocate(&self, _: &Request, _: INodeNo, _: FileHandle, _: u64, _: u64, _: i32, reply: ReplyEmpty) {
-        self.requests.add(Operation::Write);
+        let _busy = self.requests.begin(Operation::Write);
         reply.error(Errno::EROFS);
     }
 
     fn lseek(&self, _: &Request, _: INodeNo, _: FileHandle, _: i64, _: i32, reply: ReplyLseek) {
         // ENOSYS makes the kernel look for holes by itself: there are none.
-        self.requests.add(Operation::Lseek);
+        let _busy = self.requests.begin(Operation::Lseek);
         reply.error(Errno::ENOSYS);
     }
 
     fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        self.requests.add(Operation::Getxattr);
+        let _busy = self.requests.begin(Operation::Getxattr);
         match self.fs.xattr(node(ino), name.as_bytes().as_bstr()) {
             Ok(value) => answer_xattr(&value, size, reply),
             Err(error) => reply.error(errno(&error)),
@@ -357,17 +363,17 @@ impl Filesystem for Adapter {
     }
 
     fn listxattr(&self, _: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        self.requests.add(Operation::Listxattr);
+        let _busy = self.requests.begin(Operation::Listxattr);
         answer_xattr(&self.fs.xattr_names(node(ino)), size, reply);
     }
 
     fn access(&self, _: &Request, _: INodeNo, _: AccessFlags, reply: ReplyEmpty) {
-        self.requests.add(Operation::Access);
+        let _busy = self.requests.begin(Operation::Access);
         reply.error(Errno::ENOSYS);
     }
 
     fn ioctl(&self, _: &Request, _: INodeNo, _: FileHandle, _: IoctlFlags, _: u32, _: &[u8], _: u32, reply: ReplyIoctl) {
-        self.requests.add(Operation::Ioctl);
+        let _busy = self.requests.begin(Operation::Ioctl);
         reply.error(Errno::ENOTTY);
     }
 }

@@ -1,6 +1,10 @@
-//! Counts the kernel's messages, by operation.
+//! Counts the kernel's messages, by operation, and those that are being answered right now, so that serving can end between two of them.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
 
 /// Requests the kernel has sent so far, by operation, sorted by name; only those that happened.
 pub type RequestCounts = Vec<(&'static str, u64)>;
@@ -24,21 +28,108 @@ operations! {
 
 /// The counters of one mount.
 #[derive(Debug)]
-pub(super) struct Requests([AtomicU64; NAMES.len()]);
+pub(super) struct Requests {
+    counts: [AtomicU64; NAMES.len()],
+    answering: Arc<AtomicUsize>,
+    stopping: AtomicBool,
+    parked: (Mutex<bool>, Condvar),
+}
 
 impl Default for Requests {
     fn default() -> Self {
-        Requests(std::array::from_fn(|_| AtomicU64::new(0)))
+        Requests {
+            counts: std::array::from_fn(|_| AtomicU64::new(0)),
+            answering: Arc::default(),
+            stopping: AtomicBool::new(false),
+            parked: (Mutex::new(false), Condvar::new()),
+        }
+    }
+}
+
+/// A handler at work. While serving ends, its thread stays here and reads no further request.
+#[derive(Debug)]
+pub(super) struct Busy<'a> {
+    requests: &'a Requests,
+    answering: Option<Answering>,
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.answering = None;
+        if self.requests.stopping.load(Ordering::SeqCst) {
+            let mut ended = self.requests.parked.0.lock();
+            while !*ended {
+                self.requests.parked.1.wait(&mut ended);
+            }
+        }
+    }
+}
+
+/// A request that is not answered yet.
+#[derive(Debug)]
+pub(super) struct Answering(Arc<AtomicUsize>);
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 impl Requests {
-    pub(super) fn add(&self, operation: Operation) {
-        self.0[operation as usize].fetch_add(1, Ordering::Relaxed);
+    /// Counts a request; keep what is returned until its handler returns.
+    pub(super) fn begin(&self, operation: Operation) -> Busy<'_> {
+        self.counts[operation as usize].fetch_add(1, Ordering::Relaxed);
+        Busy { requests: self, answering: Some(self.answering()) }
+    }
+
+    /// For a request whose answer outlives its handler: keep it until the answer is written.
+    pub(super) fn answering(&self) -> Answering {
+        self.answering.fetch_add(1, Ordering::SeqCst);
+        Answering(self.answering.clone())
     }
 
     pub(super) fn counts(&self) -> RequestCounts {
-        let all = NAMES.iter().zip(&self.0).map(|(name, count)| (*name, count.load(Ordering::Relaxed)));
+        let all = NAMES.iter().zip(&self.counts).map(|(name, count)| (*name, count.load(Ordering::Relaxed)));
         all.filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// From now on every thread that has answered reads no further request. Waits until all that were read are answered; false when they are
+    /// not within `limit`.
+    pub(super) fn drain(&self, limit: Duration) -> bool {
+        self.stopping.store(true, Ordering::SeqCst);
+        let end = Instant::now() + limit;
+        while self.answering.load(Ordering::SeqCst) > 0 {
+            if Instant::now() > end {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+
+    /// Lets the threads go that [`Requests::drain`] kept from reading.
+    pub(super) fn release(&self) {
+        *self.parked.0.lock() = true;
+        self.parked.1.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draining_waits_for_answers_and_keeps_threads_from_reading_on() {
+        let requests = Requests::default();
+        let late = requests.answering();
+        assert!(!requests.drain(Duration::from_millis(5)), "one is not answered");
+        std::thread::scope(|scope| {
+            let handler = scope.spawn(|| drop(requests.begin(Operation::Read)));
+            drop(late);
+            assert!(requests.drain(Duration::from_secs(60)));
+            assert!(!handler.is_finished(), "it would read the next request");
+            requests.release();
+        });
+        assert_eq!(requests.counts(), [("read", 1)]);
     }
 }

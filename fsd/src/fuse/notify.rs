@@ -2,8 +2,9 @@
 //!
 //! Message layouts: `struct fuse_out_header`, `fuse_notify_inval_entry_out`, `fuse_notify_inval_inode_out`, `fuse_notify_store_out` of linux/fuse.h.
 
-use std::io::IoSlice;
-use std::os::fd::OwnedFd;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,11 +13,13 @@ use nix::errno::Errno;
 
 use crate::fs::prefetch::PageCache;
 use crate::inode::NodeId;
+use crate::sys;
 use crate::view::switch::Kernel;
 
 const FUSE_NOTIFY_INVAL_INODE: i32 = 2;
 const FUSE_NOTIFY_INVAL_ENTRY: i32 = 3;
 const FUSE_NOTIFY_STORE: i32 = 4;
+const FUSE_NOTIFY_RESEND: i32 = 7;
 const FUSE_EXPIRE_ONLY: u32 = 1;
 const HEADER: usize = 16;
 const STORE_OUT: u32 = 24;
@@ -26,6 +29,8 @@ const STORE_OUT: u32 = 24;
 pub(super) struct Features {
     /// `FUSE_HAS_EXPIRE_ONLY` (Linux 6.2): without it plain invalidation, which also unmounts what is mounted below a changed name.
     pub(super) expire_only: AtomicBool,
+    /// `FUSE_HAS_RESEND` (Linux 6.9): without it, readers wait for ever for what a process that was killed had read and not answered.
+    pub(super) resend: AtomicBool,
     /// `FUSE_NO_OPEN_SUPPORT`
     pub(super) no_open: AtomicBool,
     /// `FUSE_NO_OPENDIR_SUPPORT`
@@ -44,6 +49,20 @@ impl Notifier {
         Notifier { device, features }
     }
 
+    /// Sends to `closed` from now on, so that nobody is told any more and the mount is not held.
+    pub(super) fn close(&self, closed: &UnixStream) -> io::Result<()> {
+        sys::replace(self.device.as_raw_fd(), closed)
+    }
+
+    /// Has the kernel send again whatever it has sent and got no answer to; false when this kernel cannot.
+    pub(super) fn resend(&self) -> bool {
+        let can = self.features.resend.load(Ordering::Relaxed);
+        if can {
+            self.send(FUSE_NOTIFY_RESEND, &[]);
+        }
+        can
+    }
+
     fn send(&self, code: i32, parts: &[&[u8]]) {
         let length = HEADER + parts.iter().map(|p| p.len()).sum::<usize>();
         let mut message = Vec::with_capacity(length);
@@ -55,7 +74,8 @@ impl Notifier {
         }
         match nix::unistd::write(&self.device, &message) {
             // ENOENT: the kernel does not know the entry; ENOTDIR and ENOTEMPTY: nothing to expire. ENODEV: unmounted meanwhile.
-            Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ENOTEMPTY | Errno::ENODEV | Errno::ENOTCONN) => {}
+            // EPIPE: detached meanwhile.
+            Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ENOTEMPTY | Errno::ENODEV | Errno::ENOTCONN | Errno::EPIPE) => {}
             Err(error) => tracing::warn!(code, %error, "the kernel refused a notification"),
         }
     }

@@ -6,7 +6,8 @@ use super::bench::Bench;
 fn help_lists_the_commands_and_exit_codes() {
     let ended = Bench::new().run(["--help"]);
     assert_eq!((ended.code, ended.err.as_str()), (0, ""));
-    for text in ["mount", "unmount", "pull", "status", "verify", "gc", "completions", "Exit codes:", "5  the host does not answer"] {
+    for text in ["mount", "unmount", "pull", "status", "verify", "gc", "hold", "completions", "Exit codes:", "5  the host does not answer"]
+    {
         assert!(ended.out.contains(text), "{text} is missing in\n{}", ended.out);
     }
 }
@@ -14,7 +15,7 @@ fn help_lists_the_commands_and_exit_codes() {
 #[test]
 fn every_command_has_help_with_an_example() {
     let bench = Bench::new();
-    for command in ["mount", "unmount", "pull", "status", "verify", "gc", "completions"] {
+    for command in ["mount", "unmount", "pull", "status", "verify", "gc", "hold", "completions"] {
         let ended = bench.run([command, "--help"]);
         assert_eq!((ended.code, ended.err.as_str()), (0, ""), "{command}");
         assert!(ended.out.contains("Example") && ended.out.contains(&format!("  gitmount {command}")), "{}", ended.out);

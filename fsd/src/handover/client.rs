@@ -1,0 +1,94 @@
+//! Asks the holder. A holder that does not answer is given up after some seconds.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt};
+use nix::sys::time::{TimeVal, TimeValLike};
+
+use super::message::{self, Answer, LONGEST_ID, LONGEST_INIT, Request};
+use super::{Deposit, Error, Held, Result};
+
+/// Seconds.
+const PATIENCE: i64 = 5;
+
+/// A connection to the holder.
+#[derive(Debug)]
+pub struct Holder {
+    socket: OwnedFd,
+}
+
+impl AsFd for Holder {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Holder {
+    /// Connects.
+    ///
+    /// # Errors
+    /// [`Error::Absent`] when no holder listens there.
+    pub fn connect(path: &Path) -> Result<Self> {
+        let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
+        let limit = TimeVal::seconds(PATIENCE);
+        setsockopt(&socket, sockopt::ReceiveTimeout, &limit)?;
+        setsockopt(&socket, sockopt::SendTimeout, &limit)?;
+        match connect(socket.as_raw_fd(), &UnixAddr::new(path)?) {
+            Ok(()) => Ok(Holder { socket }),
+            Err(Errno::ENOENT | Errno::ECONNREFUSED) => Err(Error::Absent(path.to_owned())),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn ask(&self, request: &Request, device: Option<BorrowedFd<'_>>) -> Result<(Answer, Option<OwnedFd>)> {
+        message::send(self.socket.as_fd(), request, device, MsgFlags::empty())?;
+        match message::answer(self.socket.as_fd())? {
+            (Answer::Refused { why }, _) => Err(Error::Refused(why)),
+            other => Ok(other),
+        }
+    }
+
+    fn done(&self, request: &Request, device: Option<BorrowedFd<'_>>) -> Result<()> {
+        match self.ask(request, device)? {
+            (Answer::Done, _) => Ok(()),
+            (other, _) => Err(Error::Garbled(format!("{other:?}"))),
+        }
+    }
+
+    /// Has it keep a descriptor.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when it has too many already.
+    pub fn deposit(&self, deposit: &Deposit<'_>) -> Result<()> {
+        if deposit.id.is_empty() || deposit.id.len() > LONGEST_ID || deposit.init.len() > LONGEST_INIT {
+            return Err(Error::Refused(format!("a name has 1 to {LONGEST_ID} bytes, a greeting at most {LONGEST_INIT}")));
+        }
+        self.done(&Request::Deposit { id: deposit.id.clone(), init: deposit.init.clone() }, Some(deposit.device))
+    }
+
+    /// Everything it keeps, in the order of the names; it goes on keeping it.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn collect(&self) -> Result<Vec<Held>> {
+        let mut all: Vec<Held> = Vec::new();
+        loop {
+            let after = all.last().map_or_else(String::new, |held| held.id.clone());
+            match self.ask(&Request::Collect { after: after.clone() }, None)? {
+                (Answer::End, _) => return Ok(all),
+                (Answer::Held { id, init }, Some(device)) if id > after => all.push(Held { id, init, device }),
+                (other, _) => return Err(Error::Garbled(format!("{other:?}"))),
+            }
+        }
+    }
+
+    /// Has it keep `id` no longer; nothing happens when it does not.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn withdraw(&self, id: &str) -> Result<()> {
+        self.done(&Request::Withdraw { id: id.to_owned() }, None)
+    }
+}
