@@ -10,7 +10,6 @@ use std::sync::atomic::AtomicBool;
 use crate::credential::Auth;
 use crate::error::{Fault, Result, StoreError};
 use crate::ids::{CommitId, ObjectId};
-use crate::objects::reach::Limits;
 use crate::refspec::RefSpec;
 use crate::repository::Repository;
 use crate::repository::lock::Lock;
@@ -19,6 +18,7 @@ use crate::transport::{self, RemoteRef};
 use crate::url::Scheme;
 
 mod copy;
+mod keep;
 mod monitor;
 mod negotiate;
 mod pick;
@@ -26,7 +26,6 @@ mod receive;
 mod remote;
 
 use pick::{Target, pick};
-use receive::Received;
 use remote::Remote;
 
 /// What to fetch, and as whom.
@@ -83,140 +82,176 @@ impl Progress for NoProgress {
 /// One fetch into one repository.
 struct Fetch<'a> {
     repository: &'a Repository,
-    request: &'a FetchRequest,
+    /// How many commits of history; 0 is all of it.
+    depth: u32,
+    auth: &'a Auth,
     progress: &'a dyn Progress,
     stop: &'a Arc<AtomicBool>,
 }
 
+/// One spec of a fetch, and what became of it.
+struct Item<'a> {
+    spec: &'a RefSpec,
+    /// What it stands for at the host, once that is known; for a commit id itself.
+    target: Option<Target>,
+    outcome: Option<Result<Fetched>>,
+}
+
+impl<'a> Item<'a> {
+    fn new(spec: &'a RefSpec) -> Self {
+        Item { spec, target: None, outcome: None }
+    }
+
+    fn is_open(&self) -> bool {
+        self.outcome.is_none()
+    }
+
+    fn is_commit(&self) -> bool {
+        matches!(self.spec, RefSpec::Commit(_))
+    }
+
+    /// Ends it by an error that is this spec's own; what is the host's or the disk's fault ends the whole fetch.
+    fn fail(&mut self, err: StoreError) -> Result<()> {
+        if err.fault() != Fault::NotFound {
+            return Err(err);
+        }
+        self.outcome = Some(Err(err));
+        Ok(())
+    }
+}
+
 /// Does what [`Repository::fetch`] promises.
 pub(crate) fn run(repository: &Repository, request: &FetchRequest, progress: &dyn Progress, stop: &Arc<AtomicBool>) -> Result<Fetched> {
+    let mut all = run_many(repository, std::slice::from_ref(&request.spec), request.depth, &request.auth, progress, stop)?;
+    all.pop().unwrap_or_else(|| Err(unfinished()))
+}
+
+/// Does what [`Repository::fetch_many`] promises.
+pub(crate) fn run_many(
+    repository: &Repository,
+    specs: &[RefSpec],
+    depth: u32,
+    auth: &Auth,
+    progress: &dyn Progress,
+    stop: &Arc<AtomicBool>,
+) -> Result<Vec<Result<Fetched>>> {
     progress.update(Phase::Negotiating, 0, None);
-    Fetch { repository, request, progress, stop }.run()
+    let mut items: Vec<Item<'_>> = specs.iter().map(Item::new).collect();
+    Fetch { repository, depth, auth, progress, stop }.run(&mut items)?;
+    Ok(items.into_iter().map(|item| item.outcome.unwrap_or_else(|| Err(unfinished()))).collect())
+}
+
+fn unfinished() -> StoreError {
+    StoreError::new(Fault::Internal, "a fetch ended without a result")
 }
 
 impl Fetch<'_> {
-    fn run(&self) -> Result<Fetched> {
-        if let RefSpec::Commit(commit) = self.request.spec
-            && let Some(done) = self.without_objects(commit.id(), None, None)?
-        {
-            return Ok(done);
+    fn run(&self, items: &mut [Item<'_>]) -> Result<()> {
+        self.settle_commits(items, None)?;
+        if items.iter().all(|item| !item.is_open()) {
+            return Ok(());
         }
         if self.repository.url().scheme() == Scheme::File {
-            return self.copy_from_disk();
+            return self.copy_from_disk(items);
         }
-        if let Some(listed) = self.poll()? {
-            let target = self.pick(&listed)?;
-            if let Some(done) = self.without_objects(target.commit, Some(&target.ref_name), None)? {
-                return Ok(done);
+        if let Some(listed) = self.poll(items)? {
+            self.settle_names(items, &listed, None)?;
+            if items.iter().all(|item| !item.is_open()) {
+                return Ok(());
             }
         }
         let lock = self.repository.lock(self.stop)?;
         let mut remote = self.connect()?;
-        if let RefSpec::Commit(commit) = self.request.spec {
-            return self.commit(remote, commit.id(), &lock);
-        }
-        let target = self.pick(&remote.ls_refs(&self.prefixes())?)?;
         // Somebody else may have fetched it while this fetch waited for the lock.
-        if let Some(done) = self.without_objects(target.commit, Some(&target.ref_name), Some(&lock))? {
+        self.settle_commits(items, Some(&lock))?;
+        if items.iter().any(|item| item.is_open() && !item.is_commit()) {
+            let listed = remote.ls_refs(&prefixes(items))?;
+            self.settle_names(items, &listed, Some(&lock))?;
+        }
+        if items.iter().all(|item| !item.is_open()) {
             remote.finish();
-            return Ok(done);
+            return Ok(());
         }
-        let received = remote.receive(self, &[target.id], self.request.depth)?;
-        remote.finish();
-        self.keep(&received, target.id, Some(target.ref_name), &lock)
-    }
-
-    /// Fetches a commit by its id: directly, or, where the host gives only what its refs name, with the whole history of all branches and
-    /// tags.
-    fn commit(&self, mut remote: Remote<'_>, id: ObjectId, lock: &Lock) -> Result<Fetched> {
-        let absent = |cause: StoreError| {
-            let message = format!("commit {id} does not exist in {}, or no branch or tag leads to it", self.repository.url());
-            StoreError::new(Fault::NotFound, message).caused_by(cause)
-        };
-        let refused = match remote.receive(self, &[id], self.request.depth) {
-            Ok(received) => {
-                remote.finish();
-                return self.keep(&received, id, None, lock);
-            }
-            Err(err) if err.fault() == Fault::NotFound => err,
-            Err(err) => return Err(err),
-        };
-        // A connection that saw an error is of no more use.
-        let mut remote = self.connect()?;
-        let listed = remote.ls_refs(&["refs/heads/".into(), "refs/tags/".into()])?;
-        let mut wants: Vec<ObjectId> = listed.iter().map(|listed| listed.id).collect();
-        wants.sort_unstable();
-        wants.dedup();
-        if wants.is_empty() {
-            return Err(absent(refused));
-        }
-        let received = remote.receive(self, &wants, 0)?;
-        remote.finish();
-        if !self.repository.objects().contains(id)? {
-            received.discard(self.repository)?;
-            return Err(absent(refused));
-        }
-        self.keep(&received, id, None, lock)
+        self.receive(remote, items, &lock)
     }
 
     /// Asks for the refs in one request, where that is possible.
-    fn poll(&self) -> Result<Option<Vec<RemoteRef>>> {
-        if matches!(self.request.spec, RefSpec::Commit(_)) {
+    fn poll(&self, items: &[Item<'_>]) -> Result<Option<Vec<RemoteRef>>> {
+        if items.iter().all(|item| !item.is_open() || item.is_commit()) {
             return Ok(None);
         }
-        transport::ls_refs_once(self.repository.url(), &self.request.auth, self.repository.net(), self.stop, &self.prefixes())
+        transport::ls_refs_once(self.repository.url(), self.auth, self.repository.net(), self.stop, &prefixes(items))
     }
 
     fn connect(&self) -> Result<Remote<'_>> {
-        let remote = Remote::connect(self.repository, &self.request.auth, self.stop)?;
+        let remote = Remote::connect(self.repository, self.auth, self.stop)?;
         self.repository.adopt_hash(remote.hash())?;
         Ok(remote)
     }
 
-    fn pick(&self, listed: &[RemoteRef]) -> Result<Target> {
-        pick(&self.request.spec, self.repository.url(), listed)
-    }
-
-    /// What to ask the host to list: HEAD always, since it tells an empty repository from a missing ref.
-    fn prefixes(&self) -> Vec<String> {
-        let mut prefixes = self.request.spec.candidates();
-        if self.request.spec != RefSpec::Head {
-            prefixes.push("HEAD".into());
+    /// Ends the commit ids that are there.
+    fn settle_commits(&self, items: &mut [Item<'_>], lock: Option<&Lock>) -> Result<()> {
+        for item in items.iter_mut().filter(|item| item.is_open()) {
+            if let RefSpec::Commit(commit) = item.spec {
+                self.settle(item, Target { ref_name: None, id: commit.id(), commit: commit.id() }, lock)?;
+            }
         }
-        prefixes
+        Ok(())
     }
 
-    /// Ends a fetch whose commit is there already with as much history as is asked for; `None` when it is not.
-    fn without_objects(&self, commit: ObjectId, ref_name: Option<&str>, lock: Option<&Lock>) -> Result<Option<Fetched>> {
-        let Some(cuts) = self.present(commit)? else { return Ok(None) };
-        let done = Fetched { commit: CommitId::new(commit), ref_name: ref_name.map(str::to_owned), received: false };
-        if cuts.is_empty() && self.repository.known(&self.request.spec)? == Some(done.commit) {
-            self.repository.renew(&self.request.spec);
+    /// Finds what the names stand for, and ends those that are not listed and those whose commit is there.
+    fn settle_names(&self, items: &mut [Item<'_>], listed: &[RemoteRef], lock: Option<&Lock>) -> Result<()> {
+        for item in items.iter_mut().filter(|item| item.is_open() && !item.is_commit()) {
+            match pick(item.spec, self.repository.url(), listed) {
+                Ok(target) => self.settle(item, target, lock)?,
+                Err(err) => item.fail(err)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends `item` when `target` needs no objects.
+    fn settle(&self, item: &mut Item<'_>, target: Target, lock: Option<&Lock>) -> Result<()> {
+        match self.without_objects(item.spec, &target, lock) {
+            Ok(Some(done)) => item.outcome = Some(Ok(done)),
+            Ok(None) => item.target = Some(target),
+            Err(err) => item.fail(err)?,
+        }
+        Ok(())
+    }
+
+    /// Whether a target's commit is there already with as much history as is asked for; `None` when it is not.
+    fn without_objects(&self, spec: &RefSpec, target: &Target, lock: Option<&Lock>) -> Result<Option<Fetched>> {
+        let commit = CommitId::new(target.commit);
+        let Some(cuts) = self.present(spec, target.commit)? else { return Ok(None) };
+        let done = Fetched { commit, ref_name: target.ref_name.clone(), received: false };
+        if cuts.is_empty() && self.repository.known(spec)? == Some(commit) {
+            self.repository.renew(spec);
             return Ok(Some(done));
         }
         if lock.is_none() {
             // Looked at again under the lock, since maintenance may have run in between.
             let lock = self.repository.lock(self.stop)?;
-            return self.without_objects(commit, ref_name, Some(&lock));
+            return self.without_objects(spec, target, Some(&lock));
         }
-        self.record(done.commit, &cuts, &Boundary::new())?;
+        self.record(&[(spec, commit)], &cuts, &Boundary::new())?;
         Ok(Some(done))
     }
 
     /// Whether the commit is there with the history that is asked for: the commits its history would have to be cut at, else `None`.
-    fn present(&self, commit: ObjectId) -> Result<Option<Boundary>> {
+    fn present(&self, spec: &RefSpec, commit: ObjectId) -> Result<Option<Boundary>> {
         let objects = self.repository.objects();
         // A remote of another hash is told apart when it is connected to.
         if commit.kind() != objects.hash() || !objects.contains(commit)? {
             return Ok(None);
         }
-        self.check_kind(commit)?;
-        let depth = self.request.depth;
+        self.check_kind(spec, commit)?;
+        let depth = self.depth;
         if self.repository.is_complete(commit, depth) {
             return Ok(Some(Boundary::new()));
         }
         let boundary = self.repository.boundary()?;
-        let known = self.repository.known(&self.request.spec)? == Some(CommitId::new(commit));
+        let known = self.repository.known(spec)? == Some(CommitId::new(commit));
         if !known || depth != 1 && !(depth == 0 && boundary.is_empty()) {
             match objects.adopt(commit, depth, &boundary)? {
                 Some(cuts) if cuts.is_empty() => {}
@@ -228,87 +263,37 @@ impl Fetch<'_> {
     }
 
     /// Refuses what is no commit.
-    fn check_kind(&self, id: ObjectId) -> Result<()> {
+    fn check_kind(&self, spec: &RefSpec, id: ObjectId) -> Result<()> {
         let (kind, _) = self.repository.objects().header(id)?;
         if kind == gix::object::Kind::Commit {
             return Ok(());
         }
         let message = format!(
             "{:?} of {} leads to a {kind}, not to a commit: give a branch, a tag of a commit, or a commit",
-            self.request.spec.to_string(),
+            spec.to_string(),
             self.repository.url()
         );
         Err(StoreError::new(Fault::NotFound, message))
     }
 
-    /// Ends a fetch that received objects: from here on they are part of the repository. When the objects are not what was asked for they
-    /// are removed again.
-    fn keep(&self, received: &Received, wanted: ObjectId, ref_name: Option<String>, _lock: &Lock) -> Result<Fetched> {
-        self.repository.objects().relist()?;
-        let checked = self.peel(wanted).and_then(|commit| {
-            self.check_complete(commit, received)?;
-            Ok(commit)
-        });
-        let commit = match checked {
-            Ok(commit) => commit,
-            Err(err) => {
-                received.discard(self.repository)?;
-                return Err(err);
-            }
-        };
-        let (mut cut, mut joined) = (Boundary::new(), Boundary::new());
-        for update in &received.shallow {
-            use gix::protocol::fetch::response::ShallowUpdate;
-            match update {
-                ShallowUpdate::Shallow(id) => cut.insert(*id),
-                ShallowUpdate::Unshallow(id) => joined.insert(*id),
-            };
-        }
-        let commit = CommitId::new(commit);
-        self.record(commit, &cut, &joined)?;
-        Ok(Fetched { commit, ref_name, received: received.any() })
-    }
-
-    /// Makes a commit that is there the one that is known for the ref. The cuts in its history come before the ref, and cuts that only the
-    /// former commit needed go after it, so that the history ends at the boundary at every moment.
-    fn record(&self, commit: CommitId, cut: &Boundary, joined: &Boundary) -> Result<()> {
+    /// Makes commits that are there the ones that are known for their refs. The cuts in their history come before the refs, and cuts that
+    /// only former commits needed go after them, so that the history ends at the boundary at every moment.
+    fn record(&self, commits: &[(&RefSpec, CommitId)], cut: &Boundary, joined: &Boundary) -> Result<()> {
         self.repository.move_boundary(cut, joined)?;
-        self.repository.set_known(&self.request.spec, commit)?;
+        for (spec, commit) in commits {
+            self.repository.set_known(spec, *commit)?;
+        }
         self.repository.tidy_boundary()
     }
+}
 
-    /// Follows annotated tags, also tags of tags, to the commit.
-    fn peel(&self, mut id: ObjectId) -> Result<ObjectId> {
-        let objects = self.repository.objects();
-        let mut content = Vec::new();
-        for _ in 0..MAX_TAGS {
-            if objects.header(id)?.0 != gix::object::Kind::Tag || matches!(self.request.spec, RefSpec::Commit(_)) {
-                self.check_kind(id)?;
-                return Ok(id);
-            }
-            objects.read(id, &mut content)?;
-            id = tag_target(id, &content, objects.hash())?;
-        }
-        Err(StoreError::new(Fault::Corrupt, format!("more than {MAX_TAGS} tags of tags lead to {id}")))
-    }
-
-    /// Checks that the tree that is going to be served is there to its last blob: a host can leave objects out of a pack. What was there
-    /// before is complete below, since no incomplete commit is ever kept: so the work goes with what is new, not with the whole tree.
-    fn check_complete(&self, commit: ObjectId, received: &Received) -> Result<()> {
-        let objects = self.repository.objects();
-        let fresh = received.pack.as_ref().filter(|pack| pack.fresh).map(|pack| pack.path.as_path());
-        let older: Vec<_> = objects.packs().into_iter().filter(|pack| fresh.is_some_and(|fresh| pack.path() != fresh)).collect();
-        let known = |id: &gix::hash::oid| older.iter().any(|pack| pack.index().lookup(id).is_some());
-        let incomplete =
-            |err| StoreError::new(Fault::Corrupt, format!("{} sent an incomplete commit {commit}", self.repository.url())).caused_by(err);
-        let limits = Limits { boundary: &Boundary::from([commit]), depth: 1, skip: &known, problem: &mut |err| Err(incomplete(err)) };
-        for id in objects.reach(&[commit], limits)?.ids {
-            if !objects.contains_now(&id) {
-                return Err(incomplete(StoreError::new(Fault::Corrupt, format!("object {id} is missing"))));
-            }
-        }
-        Ok(())
-    }
+/// What to ask the host to list: HEAD always, since it tells an empty repository from a missing ref.
+fn prefixes(items: &[Item<'_>]) -> Vec<String> {
+    let mut prefixes: Vec<String> = items.iter().filter(|item| item.is_open()).flat_map(|item| item.spec.candidates()).collect();
+    prefixes.push("HEAD".into());
+    let mut seen = std::collections::HashSet::new();
+    prefixes.retain(|prefix| seen.insert(prefix.clone()));
+    prefixes
 }
 
 /// How many tags of tags are followed.

@@ -65,7 +65,9 @@ pub fn gc(repository: &Repository) -> Result<GcReport> {
     let boundary = repository.boundary()?;
     let tips = repository.tips()?;
     let limits = Limits { boundary: &boundary, depth: 0, skip: &|_| false, problem: &mut Err };
-    let kept = objects.reach(&tips, limits)?.ids;
+    let mut kept = objects.reach(&tips, limits)?.ids;
+    // One that is missing is lost already, and no reason to keep everything else.
+    kept.extend(repository.kept_objects()?.into_iter().filter(|id| objects.contains_now(id)));
 
     let packed: u64 = objects.packs().iter().map(|pack| u64::from(pack.index().num_objects())).sum();
     let tidy = before.packs.len() <= 1 && before.loose.is_empty() && packed == kept.len() as u64;
@@ -76,8 +78,9 @@ pub fn gc(repository: &Repository) -> Result<GcReport> {
 
     // From here on until the end nobody can pin what is about to go.
     let _pins = repository.lock_pins()?;
-    if repository.tips()?.iter().any(|tip| !kept.contains(tip)) {
-        // Somebody pinned another commit meanwhile: the next run sees it. All is kept, the new pack too.
+    let wanted = repository.tips()?.into_iter().chain(repository.kept_objects()?.into_iter().filter(|id| objects.contains_now(id)));
+    if wanted.into_iter().any(|id| !kept.contains(&id)) {
+        // Somebody pinned another commit or object meanwhile: the next run sees it. All is kept, the new pack too.
         tracing::info!(repository = %repository.git_dir().display(), "a commit was pinned meanwhile, nothing is removed this time");
     } else {
         let cuts: Boundary = boundary.iter().copied().filter(|id| kept.contains(id)).collect();

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
+use crate::credential::Auth;
 use crate::error::{Fault, Result, StoreError};
 use crate::fetch::{self, FetchRequest, Fetched, Progress};
 use crate::ids::{CommitId, ObjectId};
@@ -18,6 +19,7 @@ use crate::url::RepoUrl;
 mod clean;
 pub(crate) mod durable;
 pub(crate) mod lock;
+mod named;
 mod pin;
 mod refs;
 pub(crate) mod shallow;
@@ -61,6 +63,22 @@ impl Repository {
     /// runs, in this process or another. All or nothing: after an error the repository is as before.
     pub fn fetch(&self, request: &FetchRequest, progress: &dyn Progress, stop: &Arc<AtomicBool>) -> Result<Fetched> {
         fetch::run(self, request, progress, stop)
+    }
+
+    /// Fetches several specs with one connection, one request for refs and at most one pack (more only where the host refuses a commit id).
+    ///
+    /// # Errors
+    /// The outer one is the host's, the network's or the disk's, and leaves the repository as before; an inner one is its spec's own, such as
+    /// a ref that does not exist, and the other specs are fetched all the same. The results are in the order of `specs`.
+    pub fn fetch_many(
+        &self,
+        specs: &[RefSpec],
+        depth: u32,
+        auth: &Auth,
+        progress: &dyn Progress,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<Vec<Result<Fetched>>> {
+        fetch::run_many(self, specs, depth, auth, progress, stop)
     }
 
     /// The commit the last successful fetch of `spec` gave, without asking the remote (any depth); `None` when it was never fetched.
@@ -162,10 +180,10 @@ impl Repository {
         self.refs.renew(spec);
     }
 
-    /// All commits that are to be kept: fetched and pinned ones.
+    /// All commits that are to be kept: fetched ones, and those that are pinned in either way.
     pub(crate) fn tips(&self) -> Result<Vec<ObjectId>> {
         let mut tips: Vec<ObjectId> = self.refs.all_fetched()?.into_iter().map(|(_, id, _)| id).collect();
-        tips.extend(self.refs.all_pins()?.into_iter().map(|(_, id)| id));
+        tips.extend(self.refs.all_pins()?.into_iter().chain(self.refs.all_named()?).map(|(_, id)| id));
         tips.sort_unstable();
         tips.dedup();
         Ok(tips)
@@ -174,6 +192,7 @@ impl Repository {
     /// Drops pins of dead processes and fetched refs that nobody asked for within `unused`. Both locks are held.
     pub(crate) fn expire(&self, unused: Duration) -> Result<()> {
         pin::sweep(&self.git_dir, &self.refs)?;
+        named::sweep(&self.git_dir, &self.refs)?;
         for (path, _, age) in self.refs.all_fetched()? {
             if age > unused {
                 durable::remove(&path)?;

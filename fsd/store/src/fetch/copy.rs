@@ -2,13 +2,13 @@
 
 use gix::bstr::ByteSlice;
 
-use super::{Fetch, Fetched, MAX_TAGS, Phase, monitor, tag_target};
+use super::pick::Target;
+use super::{Fetch, Item, MAX_TAGS, Phase, monitor, prefixes, tag_target};
 use crate::error::{Fault, Result, StoreError};
 use crate::ids::ObjectId;
 use crate::objects::Objects;
 use crate::objects::reach::Limits;
 use crate::packing;
-use crate::refspec::RefSpec;
 use crate::repository::shallow;
 use crate::transport::RemoteRef;
 
@@ -16,7 +16,7 @@ use super::receive::Received;
 
 impl Fetch<'_> {
     /// Fetches from the repository that the URL's path names.
-    pub(super) fn copy_from_disk(&self) -> Result<Fetched> {
+    pub(super) fn copy_from_disk(&self, items: &mut [Item<'_>]) -> Result<()> {
         let url = self.repository.url();
         let options = gix::open::Options::isolated().with(gix::sec::Trust::Full);
         let source = options.open(url.path()).map_err(|err| {
@@ -25,31 +25,41 @@ impl Fetch<'_> {
         })?;
         let source = source.to_thread_local();
         let objects = Objects::open(source.common_dir().join("objects"), source.object_hash())?;
-        let (id, commit, ref_name) = match self.request.spec {
-            RefSpec::Commit(commit) => (commit.id(), commit.id(), None),
-            _ => {
-                let target = self.pick(&self.list(&source)?)?;
-                (target.id, target.commit, Some(target.ref_name))
-            }
-        };
-        if let Some(done) = self.without_objects(commit, ref_name.as_deref(), None)? {
-            return Ok(done);
+        if items.iter().any(|item| item.is_open() && !item.is_commit()) {
+            let listed = self.list(&source, &prefixes(items))?;
+            self.settle_names(items, &listed, None)?;
+        }
+        let mut open: Vec<&mut Item<'_>> = items.iter_mut().filter(|item| item.is_open()).collect();
+        if open.is_empty() {
+            return Ok(());
         }
         let lock = self.repository.lock(self.stop)?;
         self.repository.adopt_hash(objects.hash())?;
-        if !objects.contains(id)? {
-            return Err(StoreError::new(Fault::NotFound, format!("commit {id} does not exist in {url}")));
+        for item in &mut open {
+            let Some(target) = &item.target else { continue };
+            let (id, commit) = (target.id, target.commit);
+            if !objects.contains(id)? {
+                item.fail(StoreError::new(Fault::NotFound, format!("commit {id} does not exist in {url}")))?;
+            } else if objects.header(commit)?.0 != gix::object::Kind::Commit {
+                let message = format!("{:?} of {url} leads to no commit", item.spec.to_string());
+                item.fail(StoreError::new(Fault::NotFound, message))?;
+            }
         }
-        let received = self.copy(&objects, id, commit, &shallow::read(&shallow::path(source.common_dir()))?)?;
-        self.keep(&received, id, ref_name, &lock)
+        open.retain(|item| item.is_open());
+        let targets: Vec<Target> = open.iter().filter_map(|item| item.target.clone()).collect();
+        if targets.is_empty() {
+            return Ok(());
+        }
+        let received = self.copy(&objects, &targets, &shallow::read(&shallow::path(source.common_dir()))?)?;
+        self.keep(&received, &mut open, &lock)
     }
 
-    /// The refs that the request may mean, and HEAD.
-    fn list(&self, source: &gix::Repository) -> Result<Vec<RemoteRef>> {
+    /// Those of the refs `names` that there are.
+    fn list(&self, source: &gix::Repository, names: &[String]) -> Result<Vec<RemoteRef>> {
         let url = self.repository.url();
         let unreadable = |err| StoreError::new(Fault::Corrupt, format!("the refs of {url} cannot be read")).caused_by(err);
         let mut listed = Vec::new();
-        for name in self.prefixes() {
+        for name in names {
             let Ok(full) = gix::refs::FullName::try_from(name.as_str()) else { continue };
             let Some(mut found) = source.try_find_reference(full.as_ref()).map_err(unreadable)? else { continue };
             let symref = found.target().try_name().and_then(|name| name.as_bstr().to_str().ok().map(str::to_owned));
@@ -61,18 +71,14 @@ impl Fetch<'_> {
             }
             let id = found.follow_to_object().map_err(|err| unreadable(gix::Error::from_error(err)))?.detach();
             let peeled = found.peel_to_id().map_err(|err| unreadable(gix::Error::from_error(err)))?.detach();
-            listed.push(RemoteRef { name, id, peeled: (peeled != id).then_some(peeled), symref });
+            listed.push(RemoteRef { name: name.clone(), id, peeled: (peeled != id).then_some(peeled), symref });
         }
         Ok(listed)
     }
 
-    fn copy(&self, source: &Objects, id: ObjectId, commit: ObjectId, boundary: &shallow::Boundary) -> Result<Received> {
+    fn copy(&self, source: &Objects, targets: &[Target], boundary: &shallow::Boundary) -> Result<Received> {
         let ours = self.repository.objects();
         ours.relist()?;
-        if source.header(commit)?.0 != gix::object::Kind::Commit {
-            let message = format!("{:?} of {} leads to no commit", self.request.spec.to_string(), self.repository.url());
-            return Err(StoreError::new(Fault::NotFound, message));
-        }
         self.progress.update(Phase::Indexing, 0, None);
         let cut_here = self.repository.boundary()?;
         // A commit that is here ends the walk only when its history is here as well.
@@ -80,9 +86,12 @@ impl Fetch<'_> {
         let have = |id: &gix::hash::oid| {
             ours.contains_now(id) && (full || !ours.header(id.to_owned()).is_ok_and(|(kind, _)| kind == gix::object::Kind::Commit))
         };
-        let limits = Limits { boundary, depth: self.request.depth, skip: &have, problem: &mut Err };
-        let mut reached = source.reach(&[commit], limits)?;
-        reached.ids.extend(tags(source, id)?);
+        let limits = Limits { boundary, depth: self.depth, skip: &have, problem: &mut Err };
+        let commits: Vec<ObjectId> = targets.iter().map(|target| target.commit).collect();
+        let mut reached = source.reach(&commits, limits)?;
+        for target in targets {
+            reached.ids.extend(tags(source, target.id)?);
+        }
         let wanted: Vec<ObjectId> = reached.ids.iter().copied().filter(|id| !ours.contains_now(id)).collect();
         let pack = monitor::watch(self.progress, |counters| {
             packing::copy(source, wanted, &self.repository.pack_dir(), &counters.pack, self.stop)

@@ -9,8 +9,8 @@ use crate::url::RepoUrl;
 /// The ref that is taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
-    /// Its full name; for HEAD the branch it stands for, where the host tells.
-    pub(super) ref_name: String,
+    /// Its full name; for HEAD the branch it stands for, where the host tells. `None` for a commit id.
+    pub(super) ref_name: Option<String>,
     /// The object it names: a commit or an annotated tag.
     pub(super) id: ObjectId,
     /// What that peels to.
@@ -26,7 +26,7 @@ pub(super) fn pick(spec: &RefSpec, url: &RepoUrl, listed: &[RemoteRef]) -> Resul
     let found = candidates.iter().find_map(|name| listed.iter().find(|listed| listed.name == *name));
     if let Some(found) = found {
         let ref_name = found.symref.as_ref().filter(|_| *spec == RefSpec::Head).unwrap_or(&found.name).clone();
-        return Ok(Target { ref_name, id: found.id, commit: found.peeled.unwrap_or(found.id) });
+        return Ok(Target { ref_name: Some(ref_name), id: found.id, commit: found.peeled.unwrap_or(found.id) });
     }
     let message = match spec {
         _ if listed.is_empty() => {
@@ -66,8 +66,8 @@ mod tests {
             listed("refs/tags/v1", "4", Some("5"), None),
             listed("refs/tags/t", "6", Some("7"), None),
         ];
-        assert_eq!(choose("v1", &refs).expect("found").ref_name, "refs/heads/v1");
-        assert_eq!(choose("HEAD", &refs).expect("found").ref_name, "refs/heads/main");
+        assert_eq!(choose("v1", &refs).expect("found").ref_name.as_deref(), Some("refs/heads/v1"));
+        assert_eq!(choose("HEAD", &refs).expect("found").ref_name.as_deref(), Some("refs/heads/main"));
         let tag = choose("t", &refs).expect("found");
         assert_eq!((tag.id, tag.commit), (refs[4].id, refs[4].peeled.expect("peeled")));
         assert_eq!(choose("refs/tags/v1", &refs).expect("found").id, refs[3].id);

@@ -9,7 +9,7 @@ use super::monitor::{self, Counters, Gix};
 use super::negotiate::{Haves, Lookup};
 use super::remote::{Remote, agent, failed};
 use super::{Fetch, Phase};
-use crate::error::{Fault, Result};
+use crate::error::{Fault, Result, StoreError};
 use crate::ids::ObjectId;
 use crate::packing::{self, NewPack};
 use crate::repository::{Repository, durable, shallow};
@@ -99,6 +99,10 @@ impl Remote<'_> {
             Err(err) => {
                 Received { pack, shallow: Vec::new() }.discard(repository)?;
                 let classified = failed(&err, &self.connection, self.url, self.stop);
+                if own_error.as_ref().is_some_and(is_refusal) {
+                    let message = format!("host of {} does not give what was asked for by its id", self.url);
+                    return Err(StoreError::new(Fault::NotFound, message).caused_by(classified));
+                }
                 Err(match own_error {
                     // The transport's own failure, or the user's, came first; else what the pack says is most telling.
                     Some(own) if !matches!(classified.fault(), Fault::Unreachable | Fault::Cancelled | Fault::Refused) => own,
@@ -107,4 +111,18 @@ impl Remote<'_> {
             }
         }
     }
+}
+
+/// Whether a pack could not be read because the host said `ERR` instead: with protocol V0 gix takes any line that is no acknowledgement for
+/// the beginning of the pack, and then tells of its first byte only.
+fn is_refusal(error: &StoreError) -> bool {
+    const INSTEAD: &str = "non-side channel line or input was malformed: 69";
+    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = next {
+        if error.to_string().contains(INSTEAD) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
 }

@@ -125,8 +125,8 @@ impl Check<'_> {
         for problem in problems {
             self.problem(problem);
         }
-        for id in &reached.ids {
-            if !self.objects.contains_now(id) {
+        for id in reached.ids.iter().copied().chain(repository.kept_objects()?) {
+            if !self.objects.contains_now(&id) {
                 self.problem(format!("object {id} is missing in {}", self.objects.directory().display()));
             }
         }

@@ -1,6 +1,6 @@
 //! What a killed fetch leaves behind. Only called under the repository's lock, so that nothing of a live fetch can be hit.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::durable;
 use crate::error::Result;
@@ -27,14 +27,15 @@ pub(super) fn leftovers(git_dir: &Path) -> Result<()> {
         }
     }
     // Pins are written under a lock of their own, also while somebody else fetches.
-    remove_locks(&git_dir.join("refs"), Some(&git_dir.join(super::refs::PINS)))
+    let pins = [super::refs::PINS, super::refs::NAMED].map(|dir| git_dir.join(dir));
+    remove_locks(&git_dir.join("refs"), &pins)
 }
 
 /// Removes the lock files below `dir`, but for those below `except`.
-pub(super) fn remove_locks(dir: &Path, except: Option<&Path>) -> Result<()> {
+pub(super) fn remove_locks(dir: &Path, except: &[PathBuf]) -> Result<()> {
     for path in entries(dir)? {
         if path.is_dir() {
-            if except != Some(&path) {
+            if !except.contains(&path) {
                 remove_locks(&path, except)?;
             }
         } else if path.extension().is_some_and(|extension| extension == "lock") {
@@ -51,7 +52,7 @@ fn remove_any(path: &Path) -> Result<()> {
     durable::remove(path)
 }
 
-fn entries(dir: &Path) -> Result<Vec<std::path::PathBuf>> {
+fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
     let listing = match std::fs::read_dir(dir) {
         Ok(listing) => listing,
         Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(vec![]),

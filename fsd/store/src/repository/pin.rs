@@ -74,7 +74,7 @@ pub(super) fn lock_path(git_dir: &Path) -> Result<PathBuf> {
 /// Removes the pins whose processes are gone. The caller holds the lock of [`lock_path`].
 pub(super) fn sweep(git_dir: &Path, refs: &Refs) -> Result<()> {
     let owners = git_dir.join(OWNERS);
-    clean::remove_locks(&refs.pins(), None)?;
+    clean::remove_locks(&refs.pins(), &[])?;
     for (reference, _) in refs.all_pins()? {
         let Some(name) = reference.file_name() else { continue };
         let owner = owners.join(name);

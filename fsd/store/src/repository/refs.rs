@@ -1,4 +1,5 @@
-//! The repository's own refs, all below `refs/gitmount/`: `fetched/` has the commit of each successful fetch, `pins/` what is in use.
+//! The repository's own refs, all below `refs/gitmount/`: `fetched/` has the commit of each successful fetch, `pins/` what
+//! living processes use, `keep/` what is kept by name.
 //! They are plain loose refs, so git itself shows them (`git for-each-ref refs/gitmount`).
 
 use std::fmt::Write;
@@ -20,6 +21,9 @@ const RENEW: Duration = Duration::from_secs(60 * 60);
 /// Where pins are, in the git directory.
 pub(super) const PINS: &str = "refs/gitmount/pins";
 
+/// Where named pins are, in the git directory.
+pub(super) const NAMED: &str = "refs/gitmount/keep";
+
 /// The ref files of one repository.
 #[derive(Debug)]
 pub(super) struct Refs {
@@ -33,6 +37,10 @@ impl Refs {
 
     pub(super) fn pins(&self) -> PathBuf {
         self.root.join("pins")
+    }
+
+    pub(super) fn named(&self) -> PathBuf {
+        self.root.join("keep")
     }
 
     fn fetched_dir(&self) -> PathBuf {
@@ -89,14 +97,23 @@ impl Refs {
 
     /// Every pin's ref file and commit.
     pub(super) fn all_pins(&self) -> Result<Vec<(PathBuf, ObjectId)>> {
-        let mut all = Vec::new();
-        for path in list(&self.pins())? {
-            if let Some(id) = read(&path)? {
-                all.push((path, id));
-            }
-        }
-        Ok(all)
+        read_all(&self.pins())
     }
+
+    /// Every named pin's ref file and commit.
+    pub(super) fn all_named(&self) -> Result<Vec<(PathBuf, ObjectId)>> {
+        read_all(&self.named())
+    }
+}
+
+fn read_all(dir: &Path) -> Result<Vec<(PathBuf, ObjectId)>> {
+    let mut all = Vec::new();
+    for path in list(dir)? {
+        if let Some(id) = read(&path)? {
+            all.push((path, id));
+        }
+    }
+    Ok(all)
 }
 
 /// Reads one ref file; `None` when there is none.
@@ -111,7 +128,7 @@ pub(super) fn read(path: &Path) -> Result<Option<ObjectId>> {
 }
 
 /// What is in a directory, lock files aside; a directory that is not there is empty.
-fn list(dir: &Path) -> Result<Vec<PathBuf>> {
+pub(super) fn list(dir: &Path) -> Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(vec![]),
@@ -130,7 +147,7 @@ fn list(dir: &Path) -> Result<Vec<PathBuf>> {
 
 /// A ref name as one file name that is a valid ref component: letters, digits, `-` and `_` stay, the rest is `%XX`. So `a` and `a/b` can
 /// both exist, and nothing ends in `.lock`.
-fn encode(name: &str) -> String {
+pub(super) fn encode(name: &str) -> String {
     let mut encoded = String::with_capacity(name.len() + 8);
     for byte in name.bytes() {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_') {
@@ -151,6 +168,22 @@ fn encode(name: &str) -> String {
     hashed
 }
 
+/// The name that [`encode`] made `encoded` of; `None` when only its hash is left.
+pub(super) fn decode(encoded: &str) -> Option<String> {
+    let mut name = Vec::with_capacity(encoded.len());
+    let mut rest = encoded.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            name.push(byte);
+            continue;
+        }
+        let digit = |byte: u8| char::from(byte).to_digit(16);
+        let (high, low) = (digit(rest.next()?)?, digit(rest.next()?)?);
+        name.push(u8::try_from(high * 16 + low).ok()?);
+    }
+    String::from_utf8(name).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,6 +192,10 @@ mod tests {
     fn encoded_names_are_distinct_valid_components() {
         let long = "x/".repeat(300) + "y";
         let names = ["a", "a/b", "a%2Fb", "v1.lock", "HEAD", "ä", long.as_str(), &(long.clone() + "z")];
+        for name in &names[..6] {
+            assert_eq!(decode(&encode(name)).as_deref(), Some(*name));
+        }
+        assert_eq!(decode(&encode(&long)), None);
         let encoded: std::collections::BTreeSet<_> = names.iter().map(|name| encode(name)).collect();
         assert_eq!(encoded.len(), names.len());
         for name in encoded {

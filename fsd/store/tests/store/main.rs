@@ -3,6 +3,8 @@
 mod fetch;
 mod fetch_failures;
 mod fetch_history;
+mod fetch_many;
+mod keep;
 mod local;
 mod maintenance;
 mod objects;
