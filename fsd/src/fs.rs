@@ -17,11 +17,13 @@ use crate::inode::{DirVersion, Location, NodeId, Time};
 use crate::view::{Node, View};
 
 pub mod blobs;
+mod hidden;
 pub mod listing;
 pub mod prefetch;
 pub mod spool;
 
 use blobs::Blobs;
+use hidden::Hidden;
 use prefetch::{PageCache, Prefetch};
 use spool::Spool;
 
@@ -154,6 +156,9 @@ impl FileSystem {
 
     /// Attributes of a node.
     pub fn attr(&self, id: NodeId) -> Result<Attr> {
+        if let Some(hidden) = Hidden::of(id) {
+            return Ok(self.hidden_attr(hidden));
+        }
         let node = self.node(id)?;
         let in_tree = !matches!(node.location, Location::Orphan(_));
         self.attr_of(node.id, node.kind, node.object, node.time, in_tree)
@@ -185,6 +190,12 @@ impl FileSystem {
 
     /// Looks `name` up in a directory and counts it as known to the kernel; `Ok(None)` when there is none (which may be cached).
     pub fn lookup(&self, parent: NodeId, name: &BStr) -> Result<Option<Attr>> {
+        if let Some(hidden) = Hidden::of(parent) {
+            return self.hidden_lookup(hidden, name);
+        }
+        if self.leads_to_hidden(parent, name)? {
+            return Ok(Some(self.hidden_attr(Hidden::Top)));
+        }
         if self.node(parent)?.kind == EntryKind::Submodule {
             return Ok(None);
         }
@@ -254,22 +265,34 @@ impl FileSystem {
 
     /// The value of an extended attribute.
     pub fn xattr(&self, id: NodeId, name: &BStr) -> Result<BString> {
-        let root = id == NodeId::ROOT;
         match name.as_bytes() {
+            _ if Hidden::of(id).is_some() => Err(FsError::NoAttribute),
             b"user.git.oid" => Ok(self.node(id)?.object.to_string().into()),
-            b"user.git.commit" if root => Ok(self.view.current().commit.to_string().into()),
-            b"user.git.ref" if root => Ok(self.view.options().ref_name.as_str().into()),
+            b"user.git.commit" => self.commit_at(id).ok_or(FsError::NoAttribute),
+            b"user.git.ref" if id == NodeId::ROOT => Ok(self.view.options().ref_name.as_str().into()),
             _ => Err(FsError::NoAttribute),
         }
     }
 
     /// The names of a node's extended attributes, each ended by NUL.
     pub fn xattr_names(&self, id: NodeId) -> BString {
+        if Hidden::of(id).is_some() {
+            return BString::default();
+        }
         let mut names = BString::from("user.git.oid\0");
+        if self.commit_at(id).is_some() {
+            names.push_str("user.git.commit\0");
+        }
         if id == NodeId::ROOT {
-            names.push_str("user.git.commit\0user.git.ref\0");
+            names.push_str("user.git.ref\0");
         }
         names
+    }
+
+    /// The commit whose root a node is.
+    fn commit_at(&self, id: NodeId) -> Option<BString> {
+        let commit = if id == NodeId::ROOT { self.view.current().commit } else { self.view.table().kept_at(id)?.commit };
+        Some(commit.to_string().into())
     }
 
     /// The sizes below `root`. A tree that stands at many places is computed once: a few of them nested could claim any number of files.

@@ -19,7 +19,9 @@ use gitmount_store::ids::ObjectId;
 use gitmount_store::objects::EntryKind;
 use parking_lot::RwLock;
 
+mod snapshots;
 mod switch;
+pub use snapshots::Kept;
 pub use switch::{Carry, DirPlan, RemovedDir, TablePlan};
 
 #[cfg(test)]
@@ -32,6 +34,12 @@ pub struct NodeId(pub u64);
 impl NodeId {
     /// The root of every mount (`FUSE_ROOT_ID`).
     pub const ROOT: NodeId = NodeId(1);
+    /// `.gitmount` at the root.
+    pub const HIDDEN: NodeId = NodeId(2);
+    /// `.gitmount/commit`, the parent of the kept snapshots' roots.
+    pub const COMMITS: NodeId = NodeId(3);
+    /// The first id that a table gives.
+    const FIRST: u64 = 4;
 }
 
 /// A point in time: nanoseconds since 1970, UTC.
@@ -124,7 +132,7 @@ pub struct Orphan {
 /// Where a node is.
 #[derive(Debug, Clone)]
 pub enum Location {
-    /// The root directory, with its tree and mtime.
+    /// The root directory or that of a kept snapshot, with its tree and mtime.
     Root(ObjectId, Time),
     /// Entry `index` of the current version of a directory.
     Entry {
@@ -148,8 +156,17 @@ struct Dir {
 
 #[derive(Debug)]
 enum Place {
-    Entry { dir: NodeId, index: u32 },
+    Entry {
+        dir: NodeId,
+        index: u32,
+    },
     Orphan(Orphan),
+    /// The root of a kept snapshot.
+    Snapshot {
+        tree: ObjectId,
+        time: Time,
+        lookups: u64,
+    },
 }
 
 #[derive(Debug)]
@@ -160,6 +177,8 @@ struct Inner {
     /// Ranges of directories that have not changed since they were loaded: first id → (directory, number of entries).
     ranges: BTreeMap<u64, (NodeId, u32)>,
     places: HashMap<NodeId, Place>,
+    /// The kept snapshots, the one served last first.
+    kept: Vec<Kept>,
     /// Directories loaded since the switch that is under way began.
     late: Option<Vec<NodeId>>,
 }
@@ -174,11 +193,12 @@ impl Table {
     /// A table that knows only the root.
     pub fn new(root: ObjectId, time: Time) -> Self {
         let inner = Inner {
-            next: NodeId::ROOT.0 + 1,
+            next: NodeId::FIRST,
             root: (root, time),
             dirs: HashMap::new(),
             ranges: BTreeMap::new(),
             places: HashMap::new(),
+            kept: Vec::new(),
             late: None,
         };
         Table { inner: RwLock::new(inner) }
@@ -214,7 +234,9 @@ impl Table {
             return (dir.current.tree == tree).then(|| dir.current.clone());
         }
         let (parent, time) = match (at, inner.locate(node)?) {
-            (Location::Root(..), Location::Root(root, time)) if root == tree => (NodeId::ROOT, time),
+            (Location::Root(..), Location::Root(root, time)) if root == tree => {
+                (if node == NodeId::ROOT { node } else { NodeId::COMMITS }, time)
+            }
             (Location::Entry { version: seen, .. }, Location::Entry { dir, version, index }) if Arc::ptr_eq(seen, &version) => {
                 (dir, version.entry(index).1)
             }
@@ -258,13 +280,18 @@ impl Table {
                     orphan.lookups += 1;
                 }
             }
-            Some(Location::Root(..)) | None => {}
+            Some(Location::Root(..)) => {
+                if let Some(Place::Snapshot { lookups, .. }) = inner.places.get_mut(&node) {
+                    *lookups += 1;
+                }
+            }
+            None => {}
         }
     }
 
     /// The kernel forgets `count` lookups of `node`.
     pub fn forget(&self, node: NodeId, count: u64) {
-        let orphan = match self.inner.read().locate(node) {
+        let outside = match self.inner.read().locate(node) {
             Some(Location::Entry { version, index, .. }) => {
                 let less = |now: u32| Some(now.saturating_sub(u32::try_from(count).unwrap_or(u32::MAX)));
                 // Under the read lock, so no switch copies the counter meanwhile.
@@ -272,15 +299,20 @@ impl Table {
                 false
             }
             Some(Location::Orphan(_)) => true,
-            Some(Location::Root(..)) | None => false,
+            Some(Location::Root(..)) => node != NodeId::ROOT,
+            None => false,
         };
-        if orphan {
+        if outside {
             let mut inner = self.inner.write();
-            if let Some(Place::Orphan(orphan)) = inner.places.get_mut(&node) {
-                orphan.lookups = orphan.lookups.saturating_sub(count);
-                if orphan.lookups == 0 {
-                    inner.places.remove(&node);
+            match inner.places.get_mut(&node) {
+                Some(Place::Orphan(orphan)) => {
+                    orphan.lookups = orphan.lookups.saturating_sub(count);
+                    if orphan.lookups == 0 {
+                        inner.places.remove(&node);
+                    }
                 }
+                Some(Place::Snapshot { lookups, .. }) => *lookups = lookups.saturating_sub(count),
+                Some(Place::Entry { .. }) | None => {}
             }
         }
     }
@@ -305,6 +337,7 @@ impl Inner {
         }
         let (dir, index) = match self.places.get(&node) {
             Some(Place::Orphan(orphan)) => return Some(Location::Orphan(*orphan)),
+            Some(Place::Snapshot { tree, time, .. }) => return Some(Location::Root(*tree, *time)),
             Some(Place::Entry { dir, index }) => (*dir, *index as usize),
             None => {
                 let (first, (dir, len)) = self.ranges.range(..=node.0).next_back()?;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
@@ -14,6 +15,7 @@ use parking_lot::Mutex;
 use crate::inode::{DirVersion, Location, NodeId, Table, Time};
 
 pub mod gate;
+pub mod snapshots;
 pub mod switch;
 pub mod trees;
 
@@ -39,6 +41,8 @@ pub struct ViewOptions {
     pub uid: u32,
     /// Group shown on every entry.
     pub gid: u32,
+    /// Snapshots kept below `.gitmount/commit` beside the one that is served (default 3).
+    pub keep_snapshots: usize,
 }
 
 impl ViewOptions {
@@ -53,6 +57,7 @@ impl ViewOptions {
             blob_cache: 8 << 20,
             uid: nix::unistd::getuid().as_raw(),
             gid: nix::unistd::getgid().as_raw(),
+            keep_snapshots: 3,
         }
     }
 }
@@ -104,6 +109,12 @@ pub struct View {
     trees: Trees,
     snapshot: ArcSwap<Snapshot>,
     switching: Mutex<()>,
+    /// Whether the kernel may know `.gitmount/commit`.
+    commits_known: AtomicBool,
+    /// When the list of kept snapshots changed, as [`Time`].
+    commits_time: AtomicI64,
+    /// Whether it was said that the tree has a `.gitmount` of its own.
+    said_hidden: AtomicBool,
 }
 
 impl View {
@@ -116,15 +127,22 @@ impl View {
         let root = objects.tree_at(info.tree, &options.path)?;
         // A root that cannot be shown is told now, not at the first look.
         objects.tree(root)?;
-        Ok(Arc::new(View {
-            table: Table::new(root, time_of(info.time)),
+        let (time, table) = (time_of(info.time), Table::new(root, time_of(info.time)));
+        table.keep(commit, root, time);
+        let view = Arc::new(View {
+            table,
             gate: Gate::default(),
             trees: Trees::new(objects.clone()),
             snapshot: ArcSwap::from_pointee(Snapshot { commit, root }),
             switching: Mutex::new(()),
+            commits_known: AtomicBool::new(false),
+            commits_time: AtomicI64::new(time.0),
+            said_hidden: AtomicBool::new(false),
             objects,
             options,
-        }))
+        });
+        view.say_if_hidden();
+        Ok(view)
     }
 
     /// The snapshot served now.

@@ -6,7 +6,9 @@
 //! - [`git`]: the git command line, isolated and with fixed dates; [`import`] writes commits of any bytes by `git fast-import`.
 //! - [`fixtures`]: the repositories that are mounted.
 //! - [`servers`]: `git http-backend` behind HTTP(S) with faults, `git daemon`, OpenSSH's `sshd`.
+//! - [`upstream`]: a repository whose branch moves.
 //! - [`mount`]: the `gitmount` command, run for an account of the test's own.
+//! - [`torture`]: readers that check that they see one commit at a time.
 //! - [`compare`]: a directory against what git says of a commit.
 
 pub mod compare;
@@ -18,3 +20,4 @@ pub mod run;
 pub mod scratch;
 pub mod servers;
 pub mod torture;
+pub mod upstream;

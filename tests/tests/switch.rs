@@ -8,62 +8,11 @@ use std::process::Stdio;
 use anyhow::{Context, Result, ensure};
 use gitmount_tests::compare;
 use gitmount_tests::git::Repo;
-use gitmount_tests::import::{Import, Mode};
-use gitmount_tests::mount::{Account, Mounted};
+use gitmount_tests::import::Mode;
+use gitmount_tests::mount::Account;
 use gitmount_tests::run::{command, start};
 use gitmount_tests::scratch;
-use gitmount_tests::servers::daemon::GitDaemon;
-use tempfile::TempDir;
-
-const MAIN: &str = "refs/heads/main";
-
-/// A repository on a server, to which commits are added.
-struct Upstream {
-    _dir: TempDir,
-    repo: Repo,
-    server: GitDaemon,
-}
-
-impl Upstream {
-    fn new(fill: impl FnOnce(&mut Import) -> Result<()>) -> Result<Self> {
-        let dir = scratch::dir()?;
-        let repo = Repo::init_bare(dir.path().join("r.git"))?;
-        let server = GitDaemon::serve(dir.path())?;
-        let upstream = Upstream { _dir: dir, repo, server };
-        upstream.commit(fill)?;
-        Ok(upstream)
-    }
-
-    fn commit(&self, change: impl FnOnce(&mut Import) -> Result<()>) -> Result<String> {
-        let mut import = Import::into(&self.repo)?;
-        import.commit(MAIN, "A change")?;
-        change(&mut import)?;
-        import.finish()?;
-        self.repo.id(MAIN)
-    }
-
-    /// Commits, pulls, and checks that all of the mount is the new commit.
-    fn switch(&self, mounted: &Mounted<'_>, change: impl FnOnce(&mut Import) -> Result<()>) -> Result<String> {
-        let old = self.repo.id(MAIN)?;
-        let new = self.commit(change)?;
-        let said = mounted.pull()?;
-        ensure!(said.contains(&old[..7]) && said.contains(&new[..7]), "pull said {said:?} of {old} and {new}");
-        ensure!(mounted.commit()? == new);
-        compare::against_both(mounted.path(), &self.repo, &new)?;
-        Ok(new)
-    }
-
-    fn url(&self) -> String {
-        self.server.url("r.git")
-    }
-}
-
-fn put(import: &mut Import, files: &[(&str, &str)]) -> Result<()> {
-    for (path, content) in files {
-        import.file(path.as_bytes(), content)?;
-    }
-    Ok(())
-}
+use gitmount_tests::upstream::{MAIN, Upstream, put};
 
 #[test]
 fn a_pull_without_news_says_so_and_changes_nothing() -> Result<()> {

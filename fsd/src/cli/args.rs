@@ -138,6 +138,9 @@ pub struct MountArgs {
     /// Let other users read the mount (needs user_allow_other in /etc/fuse.conf)
     #[arg(long)]
     pub allow_other: bool,
+    /// Earlier commits that stay readable below DIR/.gitmount/commit/ID
+    #[arg(long, value_name = "N", default_value = "3", allow_negative_numbers = true)]
+    pub keep_snapshots: String,
     /// Stay in the foreground and log to stderr ($GITMOUNT_LOG sets the level)
     #[arg(short, long)]
     pub foreground: bool,

@@ -35,6 +35,7 @@ impl Plan {
     pub fn new(args: &MountArgs) -> Result<Self> {
         let pull: Pull = args.pull.parse()?;
         let depth = depth(&args.depth)?;
+        let keep_snapshots = snapshots(&args.keep_snapshots)?;
         let path = RepoPath::parse(args.path.as_bytes())?;
         let offline = match args.offline {
             OfflineArg::Refuse => Offline::Refuse,
@@ -58,7 +59,7 @@ impl Plan {
         let mut store = store_options(&args.store)?;
         store.idle = timeout(&args.timeout)?;
         store.connect = store.connect.min(store.idle);
-        let config = Config { source, path, pull, target, allow_other: args.allow_other, store };
+        let config = Config { source, path, pull, target, allow_other: args.allow_other, keep_snapshots, store };
         Ok(Plan { config })
     }
 
@@ -146,6 +147,14 @@ fn depth(text: &str) -> Result<u32> {
     text.parse().map_err(|_| CliError::usage(format!("depth {text:?} is no number of commits: give 1 or more, or 0 for the whole history")))
 }
 
+fn snapshots(text: &str) -> Result<usize> {
+    const MOST: usize = 1000;
+    text.parse()
+        .ok()
+        .filter(|count| *count <= MOST)
+        .ok_or_else(|| CliError::usage(format!("keep-snapshots {text:?} is no number of earlier commits: give 0 to {MOST}, such as 3")))
+}
+
 fn timeout(text: &str) -> Result<Duration> {
     policy::duration(text).filter(|d| !d.is_zero()).ok_or_else(|| {
         CliError::usage(format!("timeout {text:?} is no time that a host may be silent for: give a duration such as \"30s\" or \"2m\""))
@@ -194,6 +203,14 @@ mod tests {
         assert_eq!(timeout("2m").unwrap(), Duration::from_secs(120));
         for bad in ["", "0s", "60", "never"] {
             assert!(timeout(bad).unwrap_err().message.contains("\"30s\""), "{bad}");
+        }
+    }
+
+    #[test]
+    fn few_snapshots_can_be_kept() {
+        assert_eq!((snapshots("0").unwrap(), snapshots("1000").unwrap()), (0, 1000));
+        for bad in ["", "-1", "1001", "all"] {
+            assert!(snapshots(bad).unwrap_err().message.contains("0 to 1000"), "{bad}");
         }
     }
 

@@ -27,6 +27,10 @@ pub trait Served: Send + Sync {
     fn commit(&self) -> CommitId;
     /// Shows another one; gives how many names changed.
     fn switch(&self, commit: CommitId) -> Result<usize>;
+    /// The commits whose objects must stay: the one that is shown, and others that can still be read.
+    fn pinned(&self) -> Vec<CommitId> {
+        vec![self.commit()]
+    }
 }
 
 impl Served for Mount {
@@ -38,6 +42,10 @@ impl Served for Mount {
         let switched = Mount::switch(self, commit)?;
         tracing::info!(old = %switched.old, new = %switched.new, changed = switched.changed, took = ?switched.took, "switched");
         Ok(switched.changed)
+    }
+
+    fn pinned(&self) -> Vec<CommitId> {
+        self.view().pinned()
     }
 }
 
@@ -64,8 +72,8 @@ pub struct Follower {
     pub schedule: Schedule,
     /// Randomness for the schedule.
     pub random: Box<dyn Random>,
-    /// The pin of the commit that is served.
-    pub hold: Hold,
+    /// The pins of the commits that can be read; at the start that of the one that is served.
+    pub holds: Vec<(CommitId, Hold)>,
 }
 
 /// The running thread.
@@ -193,14 +201,17 @@ impl Follower {
         }
     }
 
-    /// Pins and shows `commit`, and lets go of the one before.
+    /// Pins and shows `commit`, and lets go of those that cannot be read any more.
     fn show(&mut self, commit: CommitId) -> Result<proto::Pulled> {
         let old = self.served.commit();
         let mut changed = 0;
         if commit != old {
             let hold = self.upstream.pin(commit)?;
             changed = self.served.switch(commit).map_err(|e| path_gone(e, commit))?;
-            self.hold = hold;
+            self.holds.retain(|(held, _)| *held != commit);
+            self.holds.push((commit, hold));
+            let pinned = self.served.pinned();
+            self.holds.retain(|(held, _)| pinned.contains(held));
         }
         Ok(proto::Pulled { old: old.to_string(), new: commit.to_string(), changed: changed as u64 })
     }

@@ -75,6 +75,8 @@ pub struct Config {
     pub target: PathBuf,
     /// Let other users in.
     pub allow_other: bool,
+    /// Snapshots kept below `.gitmount/commit` beside the one that is served.
+    pub keep_snapshots: usize,
     /// The store; of a local repository only big blobs go there, while they are read.
     pub store: StoreOptions,
 }
@@ -157,6 +159,7 @@ impl Prepared {
             blob_cache: BLOB_CACHE,
             uid: Uid::effective().as_raw(),
             gid: Gid::effective().as_raw(),
+            keep_snapshots: config.keep_snapshots,
         };
         let view = View::new(objects(), commit, options)?;
         let store = local.is_none().then(|| store.root().to_owned());
@@ -181,6 +184,7 @@ impl Prepared {
             source: self.url.clone(),
             threads: THREADS,
         };
+        let commit = self.commit();
         let mount = Mount::new(self.view, &options).map_err(|e| cannot_mount(&options, &e))?;
         let health = Arc::new(Mutex::new(self.health));
         let follow = Follow::start(Follower {
@@ -189,7 +193,7 @@ impl Prepared {
             health: Arc::clone(&health),
             schedule: self.schedule,
             random: self.random,
-            hold: self.hold,
+            holds: vec![(commit, self.hold)],
         })
         .map_err(no_thread)?;
         let serving = Arc::new(Serving {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bstr::{BStr, ByteSlice};
 use gitmount_store::objects::EntryKind;
 
+use super::hidden::Hidden;
 use super::{Attr, FileSystem, FsError, Result};
 use crate::inode::{DirVersion, NodeId};
 
@@ -37,6 +38,10 @@ impl FileSystem {
     /// Gives `add` the lines of a listing after the one with cookie `after` (0: from the start) until it returns false, which means that
     /// the line did not fit. With `plus`, lines come with attributes and are counted as known to the kernel.
     pub fn list(&self, dir: NodeId, after: u64, plus: bool, add: &mut dyn FnMut(Line<'_>) -> bool) -> Result<()> {
+        if let Some(hidden) = Hidden::of(dir) {
+            self.hidden_list(hidden, after, plus, add);
+            return Ok(());
+        }
         let (generation, position) = ((after >> 32) as u32, after as u32);
         if self.node(dir)?.kind == EntryKind::Submodule {
             dots(dir, NodeId::ROOT, position, 0, add);
@@ -86,7 +91,7 @@ impl FileSystem {
 }
 
 /// `.` and `..` where the page begins before them; false when the page is full.
-fn dots(dir: NodeId, parent: NodeId, position: u32, stamp: u64, add: &mut dyn FnMut(Line<'_>) -> bool) -> bool {
+pub(super) fn dots(dir: NodeId, parent: NodeId, position: u32, stamp: u64, add: &mut dyn FnMut(Line<'_>) -> bool) -> bool {
     [(1u32, ".", dir), (2, "..", parent)].into_iter().filter(|(at, ..)| position < *at).all(|(at, name, node)| {
         add(Line { node, cookie: stamp | u64::from(at), name: name.into(), kind: EntryKind::Directory, attr: None })
     })

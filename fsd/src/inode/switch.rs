@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use gitmount_store::ids::ObjectId;
+use gitmount_store::ids::{CommitId, ObjectId};
 use gitmount_store::objects::EntryKind;
 
 use super::{DirVersion, Ids, Inner, NodeId, OLDER_ENTRIES, OLDER_LISTINGS, Orphan, Place, Table, Time, counters};
@@ -57,6 +57,10 @@ pub struct TablePlan {
     pub dirs: Vec<DirPlan>,
     /// Directories that go.
     pub removed: Vec<RemovedDir>,
+    /// The snapshot that is kept from now on: commit, tree and mtime.
+    pub keep: Option<(CommitId, ObjectId, Time)>,
+    /// Roots of snapshots that are kept no longer; what is loaded below them is in `removed`.
+    pub retired: Vec<NodeId>,
 }
 
 impl Table {
@@ -92,6 +96,12 @@ impl Table {
         }
         for dir in plan.removed {
             inner.remove(dir);
+        }
+        if let Some((commit, tree, time)) = plan.keep {
+            inner.keep(commit, tree, time);
+        }
+        for node in plan.retired {
+            inner.retire(node);
         }
         done();
         Ok(())

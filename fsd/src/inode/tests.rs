@@ -23,7 +23,7 @@ fn table(len: u32) -> (Table, Arc<DirVersion>) {
 
 fn plan(old: &Arc<DirVersion>, entries: Vec<Carry>, gone: Vec<(u32, EntryKind, ObjectId)>) -> TablePlan {
     let dir = DirPlan { node: NodeId::ROOT, old: old.clone(), tree: tree(2), entries, gone };
-    TablePlan { root: Some((tree(2), BIRTH)), dirs: vec![dir], removed: vec![] }
+    TablePlan { root: Some((tree(2), BIRTH)), dirs: vec![dir], ..TablePlan::default() }
 }
 
 fn apply(table: &Table, plan: TablePlan) {
@@ -35,13 +35,13 @@ fn apply(table: &Table, plan: TablePlan) {
 fn ids_are_one_range_and_unique() {
     let (table, root) = table(3);
     let ids: Vec<_> = (0..3).map(|i| root.entry(i).0).collect();
-    assert_eq!(ids, [NodeId(2), NodeId(3), NodeId(4)]);
+    assert_eq!(ids, [NodeId(4), NodeId(5), NodeId(6)]);
     let at = table.locate(ids[1]).expect("known");
     let sub = table.load(ids[1], &at, tree(9), 2).expect("loads");
-    assert_eq!(sub.entry(0).0, NodeId(5));
+    assert_eq!(sub.entry(0).0, NodeId(7));
     assert_eq!(table.parent(ids[1]), NodeId::ROOT);
-    assert!(table.locate(NodeId(7)).is_none(), "past the last range");
-    match table.locate(NodeId(6)) {
+    assert!(table.locate(NodeId(9)).is_none(), "past the last range");
+    match table.locate(NodeId(8)) {
         Some(Location::Entry { dir, index, .. }) => assert_eq!((dir, index), (ids[1], 1)),
         other => panic!("{other:?}"),
     }

@@ -42,6 +42,11 @@ impl Gate {
     /// Sets the pending mark and waits until no handler is inside that entered before it was set. One caller at a time.
     pub fn mark(&self) {
         self.pending.store(true, Ordering::SeqCst);
+        self.drain();
+    }
+
+    /// Waits until no handler is inside that entered before this call. One caller at a time.
+    pub fn drain(&self) {
         let slot = self.turn.fetch_add(1, Ordering::SeqCst) & 1;
         let mut spins = 0u32;
         while self.inside[slot].load(Ordering::SeqCst) != 0 {

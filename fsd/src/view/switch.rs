@@ -42,19 +42,26 @@ impl View {
         let info = self.objects.commit(commit)?;
         let root = self.objects.tree_at(info.tree, &self.options.path)?;
         let new = Snapshot { commit, root };
+        let time = time_of(info.time);
         let mut changed = 0;
         if root == old.root {
+            self.table.keep(commit, root, time);
             self.snapshot.store(Arc::new(new));
         } else {
             // Before the mark, so that nothing is read from the disk while replies go uncached.
             let now = time_of(SystemTime::now());
             Planner::new(self, now).walk(root)?;
-            changed = self.two_phases(new, now, kernel)?;
+            changed = self.two_phases(new, time, now, kernel)?;
         }
-        Ok(Switched { old: old.commit, new: commit, changed, took: began.elapsed() })
+        let took = began.elapsed();
+        if commit != old.commit {
+            self.let_go(kernel);
+            self.say_if_hidden();
+        }
+        Ok(Switched { old: old.commit, new: commit, changed, took })
     }
 
-    fn two_phases(&self, new: Snapshot, now: Time, kernel: &dyn Kernel) -> Result<usize> {
+    fn two_phases(&self, new: Snapshot, time: Time, now: Time, kernel: &dyn Kernel) -> Result<usize> {
         self.table.begin_switch();
         self.gate.mark();
         let done = (|| {
@@ -68,6 +75,7 @@ impl View {
             }
             let changed = planner.names.len();
             let moves = std::mem::take(&mut planner.moves);
+            planner.plan.keep = Some((new.commit, new.root, time));
             let done = || self.snapshot.store(Arc::new(new));
             self.table.apply(planner.plan, done, |late, current, plan| Planner::late(self, now, late, current, moves, plan))?;
             Ok(changed)

@@ -2,5 +2,6 @@
 
 mod fixture;
 mod prefetch;
+mod snapshots;
 mod switches;
 mod trees;

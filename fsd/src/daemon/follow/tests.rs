@@ -112,7 +112,7 @@ fn bed(every: Option<Duration>, outcomes: impl IntoIterator<Item = Scripted>, ga
         health: Arc::clone(&health),
         schedule,
         random: Box::new(Low),
-        hold: Box::new(Pinned(Arc::clone(&log), commit(1))),
+        holds: vec![(commit(1), Box::new(Pinned(Arc::clone(&log), commit(1))))],
     })
     .unwrap();
     Bed { follow, log, health, shown }
