@@ -146,6 +146,9 @@ fn a_tree_that_has_the_name_itself_keeps_it() -> Result<()> {
     ensure!(mounted.text(&format!("{}/a", snapshot(&first)))? == "1");
     let second = upstream.switch(&mounted, |import| put(import, &[(".gitmount/mine", "own")]))?;
     ensure!(mounted.text(".gitmount/mine")? == "own" && is_missing(&mounted, &snapshot(&first)));
+    let dir = account.mount_point()?;
+    let said = account.run(["mount", &upstream.url(), &dir.to_string_lossy()])?.success()?.err();
+    ensure!(said.lines().count() == 1 && said.contains("warning") && said.contains(".gitmount"), "{said}");
     upstream.switch(&mounted, |import| import.delete(b".gitmount").map(drop))?;
     ensure!(mounted.text(&format!("{}/.gitmount/mine", snapshot(&second)))? == "own");
     ensure!(mounted.text(&format!("{}/a", snapshot(&first)))? == "1");

@@ -162,6 +162,9 @@ impl Prepared {
             keep_snapshots: config.keep_snapshots,
         };
         let view = View::new(objects(), commit, options)?;
+        if !view.shows_snapshots() {
+            warning.get_or_insert_with(|| "the tree has a .gitmount of its own: it hides the snapshots while it is there".to_owned());
+        }
         let store = local.is_none().then(|| store.root().to_owned());
         Ok(Prepared { config, url, ref_name, store, upstream, local, view, hold, health, schedule, random, warning })
     }
