@@ -7,6 +7,7 @@
 //! - A *directory* id stands for a path. It survives switches; a directory that a commit removes is dead from then on, also when a later
 //!   commit brings the path back (that is a new node).
 //! - Ids are never reused within a mount.
+//! - With a journal, all of this holds across processes: what the kernel may rely on is written first.
 //!
 //! The ids of a directory's entries are one range while nothing in it has changed, so a directory costs some hundred bytes and its
 //! entries four each (how often the kernel looked them up). Names and objects are not kept: they come from the tree object.
@@ -19,8 +20,16 @@ use gitmount_store::ids::ObjectId;
 use gitmount_store::objects::EntryKind;
 use parking_lot::RwLock;
 
+use journal::Journal;
+use record::Record;
+
+mod journal;
+mod record;
+mod restore;
 mod snapshots;
 mod switch;
+pub use journal::JournalError;
+pub use restore::Served;
 pub use snapshots::Kept;
 pub use switch::{Carry, DirPlan, RemovedDir, TablePlan};
 
@@ -62,6 +71,8 @@ impl Time {
 const OLDER_LISTINGS: (usize, usize) = (3, 32);
 /// What few entries are.
 const OLDER_ENTRIES: usize = 50_000;
+/// A count of look-ups that forgets do not lower: of what an earlier process told the kernel, nobody knows how often.
+const FOR_EVER: u32 = 1 << 31;
 
 /// One version of a directory's listing: which tree, and which node each of its entries is.
 #[derive(Debug)]
@@ -115,6 +126,13 @@ impl DirVersion {
 
 fn counters(len: usize) -> Box<[AtomicU32]> {
     (0..len).map(|_| AtomicU32::new(0)).collect()
+}
+
+/// Lowers a count of look-ups.
+fn less(lookups: &mut u64, count: u64) {
+    if *lookups < u64::from(FOR_EVER) {
+        *lookups = lookups.saturating_sub(count);
+    }
 }
 
 /// A node that the current snapshot no longer has but the kernel still knows.
@@ -186,7 +204,9 @@ struct Inner {
 /// The node table of one mount.
 #[derive(Debug)]
 pub struct Table {
-    inner: RwLock<Inner>,
+    inner: Arc<RwLock<Inner>>,
+    /// Written under the lock of `inner`.
+    journal: Option<Arc<Journal>>,
 }
 
 impl Table {
@@ -201,7 +221,7 @@ impl Table {
             kept: Vec::new(),
             late: None,
         };
-        Table { inner: RwLock::new(inner) }
+        Table { inner: Arc::new(RwLock::new(inner)), journal: None }
     }
 
     /// Where `node` is; `None` when the table does not know it.
@@ -243,6 +263,9 @@ impl Table {
             _ => return None,
         };
         let first = inner.take_ids(u64::from(len));
+        if let Some(journal) = &self.journal {
+            journal.append(&Record::Load { node, parent, tree, first, len, time });
+        }
         let version = Arc::new(DirVersion::range(tree, first, len, time));
         if len > 0 {
             inner.ranges.insert(first, (node, len));
@@ -293,7 +316,7 @@ impl Table {
     pub fn forget(&self, node: NodeId, count: u64) {
         let outside = match self.inner.read().locate(node) {
             Some(Location::Entry { version, index, .. }) => {
-                let less = |now: u32| Some(now.saturating_sub(u32::try_from(count).unwrap_or(u32::MAX)));
+                let less = |now: u32| (now < FOR_EVER).then(|| now.saturating_sub(u32::try_from(count).unwrap_or(u32::MAX)));
                 // Under the read lock, so no switch copies the counter meanwhile.
                 let _ = version.lookups[index].fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
                 false
@@ -306,12 +329,15 @@ impl Table {
             let mut inner = self.inner.write();
             match inner.places.get_mut(&node) {
                 Some(Place::Orphan(orphan)) => {
-                    orphan.lookups = orphan.lookups.saturating_sub(count);
+                    less(&mut orphan.lookups, count);
                     if orphan.lookups == 0 {
                         inner.places.remove(&node);
+                        if let Some(journal) = &self.journal {
+                            journal.forget(node);
+                        }
                     }
                 }
-                Some(Place::Snapshot { lookups, .. }) => *lookups = lookups.saturating_sub(count),
+                Some(Place::Snapshot { lookups, .. }) => less(lookups, count),
                 Some(Place::Entry { .. }) | None => {}
             }
         }

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
-use gitmount_store::error::Result;
+use gitmount_store::StoreError;
+use gitmount_store::error::{Fault, Result};
 use gitmount_store::ids::{CommitId, ObjectId};
 use gitmount_store::objects::{EntryKind, Objects, Tree};
 use gitmount_store::path::RepoPath;
@@ -43,6 +44,8 @@ pub struct ViewOptions {
     pub gid: u32,
     /// Snapshots kept below `.gitmount/commit` beside the one that is served (default 3).
     pub keep_snapshots: usize,
+    /// Where the node journal is kept, by which another process can resume the view; none keeps none.
+    pub journal: Option<PathBuf>,
 }
 
 impl ViewOptions {
@@ -58,6 +61,7 @@ impl ViewOptions {
             uid: nix::unistd::getuid().as_raw(),
             gid: nix::unistd::getgid().as_raw(),
             keep_snapshots: 3,
+            journal: None,
         }
     }
 }
@@ -127,22 +131,56 @@ impl View {
         let root = objects.tree_at(info.tree, &options.path)?;
         // A root that cannot be shown is told now, not at the first look.
         objects.tree(root)?;
-        let (time, table) = (time_of(info.time), Table::new(root, time_of(info.time)));
+        let time = time_of(info.time);
+        let mut table = Table::new(root, time);
         table.keep(commit, root, time);
+        if let Some(path) = &options.journal {
+            table.write_journal(path);
+        }
+        Ok(Self::over(table, Snapshot { commit, root }, time, objects, options))
+    }
+
+    /// The view that another process served, by the journal at `options.journal`: every node is what it was. What that process served must
+    /// still be in `objects`.
+    ///
+    /// # Errors
+    /// When there is no journal that can be used, or it does not belong to these options; the mount has to be made anew then.
+    pub fn resume(objects: Objects, options: ViewOptions) -> Result<Arc<Self>> {
+        let unusable = |why: String| StoreError::new(Fault::Corrupt, why);
+        let path = options.journal.as_ref().ok_or_else(|| unusable("a view without a journal cannot be resumed".into()))?;
+        let (table, served) = Table::restore(path).map_err(|error| unusable(error.to_string()).caused_by(error))?;
+        let commit = served.commit;
+        let root = objects.tree_at(objects.commit(commit)?.tree, &options.path)?;
+        if root != served.root {
+            return Err(unusable(format!("the node journal {} is of another view: the mount has to be made anew", path.display())));
+        }
+        objects.tree(root)?;
+        let view = Self::over(table, Snapshot { commit, root }, time_of(SystemTime::now()), objects, options);
+        // Who asked the process before is not known.
+        view.commits_are_known();
+        Ok(view)
+    }
+
+    fn over(table: Table, snapshot: Snapshot, commits_time: Time, objects: Objects, options: ViewOptions) -> Arc<Self> {
         let view = Arc::new(View {
             table,
             gate: Gate::default(),
             trees: Trees::new(objects.clone()),
-            snapshot: ArcSwap::from_pointee(Snapshot { commit, root }),
+            snapshot: ArcSwap::from_pointee(snapshot),
             switching: Mutex::new(()),
             commits_known: AtomicBool::new(false),
-            commits_time: AtomicI64::new(time.0),
+            commits_time: AtomicI64::new(commits_time.0),
             said_hidden: AtomicBool::new(false),
             objects,
             options,
         });
         view.say_if_hidden();
-        Ok(view)
+        view
+    }
+
+    /// What is wrong with writing the node journal, while something is: the view goes on, but could not be resumed.
+    pub fn journal_error(&self) -> Option<String> {
+        self.table.journal_error()
     }
 
     /// The snapshot served now.

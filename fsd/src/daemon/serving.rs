@@ -160,6 +160,7 @@ impl Prepared {
             uid: Uid::effective().as_raw(),
             gid: Gid::effective().as_raw(),
             keep_snapshots: config.keep_snapshots,
+            journal: None,
         };
         let view = View::new(objects(), commit, options)?;
         if !view.shows_snapshots() {

@@ -1,10 +1,12 @@
 //! Roots of the snapshots that are kept beside the live tree: no switch changes anything below them.
 
+use std::convert::Infallible;
+
 use bstr::BStr;
 use gitmount_store::ids::{CommitId, ObjectId};
 use gitmount_store::objects::EntryKind;
 
-use super::{Inner, NodeId, Orphan, Place, Table, Time};
+use super::{Inner, NodeId, Orphan, Place, Table, TablePlan, Time};
 
 /// A snapshot that is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +44,11 @@ impl Table {
 
     /// Keeps the snapshot of `commit` as the one served last. One that is kept already stays the node it is.
     pub fn keep(&self, commit: CommitId, tree: ObjectId, time: Time) {
-        self.inner.write().keep(commit, tree, time);
+        let plan = TablePlan { keep: Some((commit, tree, time)), ..TablePlan::default() };
+        match self.apply(plan, || (), |_, _, _| Ok::<(), Infallible>(())) {
+            Ok(()) => {}
+            Err(never) => match never {},
+        }
     }
 }
 

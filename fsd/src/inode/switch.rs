@@ -75,7 +75,8 @@ impl Table {
     }
 
     /// Applies `plan` in one step. `extend` is asked, under the lock, for the plans of directories that were loaded since
-    /// [`Table::begin_switch`] (it gets a locator for them and must not call the table); its error leaves the table as it was. `done` is called under the lock, too.
+    /// [`Table::begin_switch`] (it gets a locator for them and must not call the table); its error leaves the table as it was. `done` is called under the
+    /// lock, too. The journal has the switch before anything changes.
     pub fn apply<E>(
         &self,
         mut plan: TablePlan,
@@ -87,6 +88,9 @@ impl Table {
         if !late.is_empty() {
             let current = |node: NodeId| inner.dirs.get(&node).map(|d| d.current.clone());
             extend(&late, &current, &mut plan)?;
+        }
+        if let Some(journal) = &self.journal {
+            journal.append(&inner.describe_switch(&plan));
         }
         if let Some(root) = plan.root {
             inner.root = root;
@@ -109,7 +113,7 @@ impl Table {
 }
 
 impl Inner {
-    fn replace(&mut self, plan: DirPlan) {
+    pub(super) fn replace(&mut self, plan: DirPlan) {
         let DirPlan { node, old, tree, entries, gone } = plan;
         self.drop_range(&old);
         for (index, kind, id) in gone {
@@ -142,7 +146,7 @@ impl Inner {
         }
     }
 
-    fn remove(&mut self, plan: RemovedDir) {
+    pub(super) fn remove(&mut self, plan: RemovedDir) {
         let RemovedDir { node, old, entries } = plan;
         self.drop_range(&old);
         for (index, (kind, id)) in entries.into_iter().enumerate() {
@@ -166,7 +170,10 @@ impl Inner {
     }
 
     fn drop_range(&mut self, version: &DirVersion) {
-        if let Ids::Range { first, .. } = version.ids {
+        // An empty directory has no range: the next one that was loaded may begin with the same id.
+        if let Ids::Range { first, .. } = version.ids
+            && !version.is_empty()
+        {
             self.ranges.remove(&first);
         }
     }

@@ -48,6 +48,18 @@ fn ids_are_one_range_and_unique() {
 }
 
 #[test]
+fn an_empty_directory_that_is_filled_takes_nothing_from_the_next_one() {
+    let (table, root) = table(2);
+    let [empty, full] = [0, 1].map(|index| root.entry(index).0);
+    let load = |dir, id, len| table.load(dir, &table.locate(dir).expect("known"), id, len).expect("loads");
+    let was = load(empty, tree(8), 0);
+    let child = load(full, tree(9), 1).entry(0).0;
+    let dir = DirPlan { node: empty, old: was, tree: tree(10), entries: vec![Carry::Fresh(BIRTH)], gone: vec![] };
+    apply(&table, TablePlan { dirs: vec![dir], ..TablePlan::default() });
+    assert!(matches!(table.locate(child), Some(Location::Entry { dir, index: 0, .. }) if dir == full));
+}
+
+#[test]
 fn loading_twice_gives_the_first_ids() {
     let (table, root) = table(3);
     let at = table.locate(NodeId::ROOT).expect("the root");

@@ -45,8 +45,8 @@ impl View {
         let time = time_of(info.time);
         let mut changed = 0;
         if root == old.root {
-            self.table.keep(commit, root, time);
-            self.snapshot.store(Arc::new(new));
+            let plan = TablePlan { keep: Some((commit, root, time)), ..TablePlan::default() };
+            self.table.apply(plan, || self.snapshot.store(Arc::new(new)), |_, _, _| Ok(()))?;
         } else {
             // Before the mark, so that nothing is read from the disk while replies go uncached.
             let now = time_of(SystemTime::now());
