@@ -19,6 +19,7 @@ use crate::view::{Switched, View};
 
 mod adapter;
 mod counts;
+mod features;
 mod mount;
 mod notify;
 mod session;
@@ -26,6 +27,7 @@ mod session;
 use adapter::Adapter;
 pub use counts::RequestCounts;
 use counts::Requests;
+pub use features::{Feature, UnknownFeature};
 pub use mount::unmount;
 use notify::Notifier;
 
@@ -40,12 +42,14 @@ pub struct MountOptions {
     pub source: String,
     /// Threads that read from /dev/fuse (default 4).
     pub threads: usize,
+    /// What is not asked of the kernel, to see how it works on older ones.
+    pub without: Vec<Feature>,
 }
 
 impl MountOptions {
     /// The defaults.
     pub fn new(target: impl Into<PathBuf>, source: impl Into<String>) -> Self {
-        MountOptions { target: target.into(), allow_other: false, source: source.into(), threads: 4 }
+        MountOptions { target: target.into(), allow_other: false, source: source.into(), threads: 4, without: vec![] }
     }
 }
 
@@ -88,7 +92,7 @@ impl Opened {
     ) -> io::Result<(Self, T)> {
         let fs = Arc::new(FileSystem::new(view));
         let requests = Arc::new(Requests::default());
-        let adapter = Adapter::new(fs.clone(), requests.clone(), options.allow_other);
+        let adapter = Adapter::new(fs.clone(), requests.clone(), options);
         let features = adapter.features();
         let acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
         let mut config = Config::default();
@@ -162,11 +166,7 @@ impl Mount {
             Opened::new(view, options, |adapter, acl, config| Ok((session::resume(adapter, &device, recorded, acl, config)?, ())))?;
         drop(device);
         // Before the first request is read, so that nothing is sent twice.
-        if !opened.notifier.resend() {
-            tracing::warn!(
-                "this kernel has no FUSE_NOTIFY_RESEND (Linux 6.9): readers that were waiting when the last process ended wait for ever"
-            );
-        }
+        opened.notifier.resend();
         opened.serve(options)
     }
 

@@ -12,7 +12,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -175,6 +175,22 @@ impl Account {
         self.run(args)?.success()?;
         ensure!(is_mounted(&mounted.dir)?, "gitmount ended with 0 but {} is no mount", mounted.dir.display());
         Ok(mounted)
+    }
+
+    /// Mounts as [`Account::mount`] in the foreground, and gives the file that it logs to.
+    pub fn mount_in_front(&self, source: &str, options: &[&str]) -> Result<(Mounted<'_>, PathBuf)> {
+        let dir = self.mount_point()?;
+        let log = dir.with_extension("log");
+        let mut command = self.command(["mount", "--foreground"]);
+        command.args(options).arg(source).arg(&dir).stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(&log)?);
+        let mut child = run::start(&mut command)?;
+        let mounted = Mounted { account: self, dir };
+        let served = wait_for("the mount", DEADLINE, || match child.try_wait() {
+            Ok(None) => mounted.commit().is_ok().then_some(true),
+            _ => Some(false),
+        })?;
+        ensure!(served, "`gitmount mount` ended: {}", fs::read_to_string(&log)?);
+        Ok((mounted, log))
     }
 
     /// What `gitmount status --output json` says.

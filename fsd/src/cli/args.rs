@@ -141,6 +141,9 @@ pub struct MountArgs {
     /// Earlier commits that stay readable below DIR/.gitmount/commit/ID
     #[arg(long, value_name = "N", default_value = "3", allow_negative_numbers = true)]
     pub keep_snapshots: String,
+    /// Do without features of the kernel, as on an older one (docs/kernels.md)
+    #[arg(long, value_name = "FEATURE,…", value_delimiter = ',', hide = true)]
+    pub without_kernel: Vec<String>,
     /// Stay in the foreground and log to stderr ($GITMOUNT_LOG sets the level)
     #[arg(short, long)]
     pub foreground: bool,

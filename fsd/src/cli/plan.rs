@@ -20,6 +20,7 @@ use super::{git_config, mount_table, ssh};
 use crate::control::runtime::RuntimeDir;
 use crate::daemon::policy::{self, Offline, Pull};
 use crate::daemon::serving::{Config, RemoteSource, Source};
+use crate::fuse::Feature;
 
 /// Where fusermount3 looks for what users may do.
 const FUSE_CONF: &str = "/etc/fuse.conf";
@@ -35,6 +36,8 @@ impl Plan {
     pub fn new(args: &MountArgs) -> Result<Self> {
         let pull: Pull = args.pull.parse()?;
         let depth = depth(&args.depth)?;
+        let without = args.without_kernel.iter().map(|name| name.parse()).collect::<std::result::Result<Vec<Feature>, _>>();
+        let without = without.map_err(|e| CliError::usage(e.to_string()))?;
         let keep_snapshots = snapshots(&args.keep_snapshots)?;
         let path = RepoPath::parse(args.path.as_bytes())?;
         let offline = match args.offline {
@@ -59,7 +62,7 @@ impl Plan {
         let mut store = store_options(&args.store)?;
         store.idle = timeout(&args.timeout)?;
         store.connect = store.connect.min(store.idle);
-        let config = Config { source, path, pull, target, allow_other: args.allow_other, keep_snapshots, store };
+        let config = Config { source, path, pull, target, allow_other: args.allow_other, keep_snapshots, without, store };
         Ok(Plan { config })
     }
 

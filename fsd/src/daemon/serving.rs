@@ -30,7 +30,7 @@ use super::policy::{Offline, Pull};
 use super::schedule::{Random, Schedule, SystemRandom};
 use super::upstream::{Hold, Local, Remote, Upstream};
 use crate::control::{Failure, Operations};
-use crate::fuse::{Mount, MountOptions};
+use crate::fuse::{Feature, Mount, MountOptions};
 use crate::view::{View, ViewOptions};
 
 /// The repository that is mounted.
@@ -77,6 +77,8 @@ pub struct Config {
     pub allow_other: bool,
     /// Snapshots kept below `.gitmount/commit` beside the one that is served.
     pub keep_snapshots: usize,
+    /// What is not asked of the kernel.
+    pub without: Vec<Feature>,
     /// The store; of a local repository only big blobs go there, while they are read.
     pub store: StoreOptions,
 }
@@ -187,6 +189,7 @@ impl Prepared {
             allow_other: self.config.allow_other,
             source: self.url.clone(),
             threads: THREADS,
+            without: self.config.without.clone(),
         };
         let commit = self.commit();
         let mount = Mount::new(self.view, &options).map_err(|e| cannot_mount(&options, &e))?;

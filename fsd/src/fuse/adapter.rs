@@ -5,7 +5,6 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bstr::ByteSlice;
@@ -16,8 +15,9 @@ use fuser::{
 };
 use gitmount_store::objects::EntryKind;
 
+use super::MountOptions;
 use super::counts::{Operation, Requests};
-use super::notify::Features;
+use super::features::{Feature, Features};
 use crate::fs::{Attr, FileSystem, FsError};
 use crate::inode::NodeId;
 
@@ -37,6 +37,7 @@ pub(super) struct Adapter {
     requests: Arc<Requests>,
     features: Arc<Features>,
     allow_other: bool,
+    without: Vec<Feature>,
 }
 
 fn errno(error: &FsError) -> Errno {
@@ -73,8 +74,9 @@ fn file_type(kind: EntryKind) -> FileType {
 }
 
 impl Adapter {
-    pub(super) fn new(fs: Arc<FileSystem>, requests: Arc<Requests>, allow_other: bool) -> Self {
-        Adapter { fs, requests, features: Arc::default(), allow_other }
+    pub(super) fn new(fs: Arc<FileSystem>, requests: Arc<Requests>, options: &MountOptions) -> Self {
+        let MountOptions { allow_other, without, .. } = options.clone();
+        Adapter { fs, requests, features: Arc::default(), allow_other, without }
     }
 
     pub(super) fn features(&self) -> Arc<Features> {
@@ -117,31 +119,20 @@ impl Adapter {
 impl Filesystem for Adapter {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let offered = config.capabilities();
-        let mut wanted = InitFlags::FUSE_DO_READDIRPLUS
-            | InitFlags::FUSE_NO_OPEN_SUPPORT
-            | InitFlags::FUSE_NO_OPENDIR_SUPPORT
-            | InitFlags::FUSE_CACHE_SYMLINKS
-            | InitFlags::FUSE_PARALLEL_DIROPS
-            | InitFlags::FUSE_AUTO_INVAL_DATA
-            | InitFlags::FUSE_HAS_EXPIRE_ONLY
-            | InitFlags::FUSE_HAS_RESEND;
-        if self.allow_other {
+        // Listings are cached only as long as their directory's time is the same.
+        let basic = InitFlags::FUSE_PARALLEL_DIROPS | InitFlags::FUSE_AUTO_INVAL_DATA;
+        let mut wanted = Feature::ALL.to_vec();
+        if !self.allow_other {
             // With it requests carry no user id, so only without a check of the owner.
-            wanted |= InitFlags::FUSE_ALLOW_IDMAP;
+            wanted.retain(|feature| *feature != Feature::AllowIdmap);
         }
-        let granted = wanted & offered;
+        let asked = wanted.iter().filter(|feature| !self.without.contains(feature)).fold(basic, |all, f| all | f.flag());
+        let granted = asked & offered;
         if config.add_capabilities(granted).is_err() {
             return Err(io::Error::other("the kernel does not grant what it offered"));
         }
         let _ = config.set_max_background(MAX_BACKGROUND);
-        let have = |flag| granted.contains(flag);
-        self.features.no_open.store(have(InitFlags::FUSE_NO_OPEN_SUPPORT), Ordering::Relaxed);
-        self.features.no_opendir.store(have(InitFlags::FUSE_NO_OPENDIR_SUPPORT), Ordering::Relaxed);
-        self.features.expire_only.store(have(InitFlags::FUSE_HAS_EXPIRE_ONLY), Ordering::Relaxed);
-        self.features.resend.store(have(InitFlags::FUSE_HAS_RESEND), Ordering::Relaxed);
-        if !have(InitFlags::FUSE_HAS_EXPIRE_ONLY) {
-            tracing::warn!("this kernel has no FUSE_EXPIRE_ONLY (Linux 6.2): a switch unmounts what is mounted below changed names");
-        }
+        self.features.agree(&wanted, granted);
         Ok(())
     }
 
@@ -180,7 +171,7 @@ impl Filesystem for Adapter {
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let _busy = self.requests.begin(Operation::Open);
-        if self.features.no_open.load(Ordering::Relaxed) {
+        if self.features.have(Feature::NoOpen) {
             reply.error(Errno::ENOSYS);
         } else {
             reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
@@ -206,7 +197,7 @@ impl Filesystem for Adapter {
 
     fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let _busy = self.requests.begin(Operation::Opendir);
-        if self.features.no_opendir.load(Ordering::Relaxed) {
+        if self.features.have(Feature::NoOpendir) {
             reply.error(Errno::ENOSYS);
         } else {
             reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR);

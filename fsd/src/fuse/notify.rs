@@ -6,11 +6,11 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use bstr::BStr;
 use nix::errno::Errno;
 
+use super::features::{Feature, Features};
 use crate::fs::prefetch::PageCache;
 use crate::inode::NodeId;
 use crate::sys;
@@ -23,19 +23,6 @@ const FUSE_NOTIFY_RESEND: i32 = 7;
 const FUSE_EXPIRE_ONLY: u32 = 1;
 const HEADER: usize = 16;
 const STORE_OUT: u32 = 24;
-
-/// What the kernel offered at INIT.
-#[derive(Debug, Default)]
-pub(super) struct Features {
-    /// `FUSE_HAS_EXPIRE_ONLY` (Linux 6.2): without it plain invalidation, which also unmounts what is mounted below a changed name.
-    pub(super) expire_only: AtomicBool,
-    /// `FUSE_HAS_RESEND` (Linux 6.9): without it, readers wait for ever for what a process that was killed had read and not answered.
-    pub(super) resend: AtomicBool,
-    /// `FUSE_NO_OPEN_SUPPORT`
-    pub(super) no_open: AtomicBool,
-    /// `FUSE_NO_OPENDIR_SUPPORT`
-    pub(super) no_opendir: AtomicBool,
-}
 
 /// Sends notifications of one mount.
 #[derive(Debug)]
@@ -54,13 +41,11 @@ impl Notifier {
         sys::replace(self.device.as_raw_fd(), closed)
     }
 
-    /// Has the kernel send again whatever it has sent and got no answer to; false when this kernel cannot.
-    pub(super) fn resend(&self) -> bool {
-        let can = self.features.resend.load(Ordering::Relaxed);
-        if can {
+    /// Has the kernel send again whatever it has sent and got no answer to, where it can.
+    pub(super) fn resend(&self) {
+        if self.features.have(Feature::Resend) {
             self.send(FUSE_NOTIFY_RESEND, &[]);
         }
-        can
     }
 
     fn send(&self, code: i32, parts: &[&[u8]]) {
@@ -94,7 +79,7 @@ impl PageCache for Notifier {
 
 impl Kernel for Notifier {
     fn expire(&self, parent: NodeId, name: &BStr) {
-        let flags = if self.features.expire_only.load(Ordering::Relaxed) { FUSE_EXPIRE_ONLY } else { 0 };
+        let flags = if self.features.have(Feature::ExpireOnly) { FUSE_EXPIRE_ONLY } else { 0 };
         let length = name.len() as u32;
         self.send(FUSE_NOTIFY_INVAL_ENTRY, &[&parent.0.to_ne_bytes(), &length.to_ne_bytes(), &flags.to_ne_bytes(), name, b"\0"]);
     }
