@@ -68,7 +68,7 @@ impl Served {
         std::fs::create_dir(&target)?;
         std::fs::create_dir(&spool_dir)?;
         let view = View::new(repository.objects(), first, ViewOptions::new(MAIN, spool_dir))?;
-        let options = MountOptions { target: target.clone(), allow_other: false, source: "bench".to_owned(), threads: 4 };
+        let options = MountOptions::new(target.clone(), "bench");
         let mount = Mount::new(view, &options).context("the tree to switch could not be mounted")?;
         let changed_file = target.join(&bench.repos.changed_file);
         Ok(Served { mount, target, changed_file, first })
