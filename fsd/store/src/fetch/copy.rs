@@ -106,7 +106,7 @@ impl Fetch<'_> {
                 shallow.push(ShallowUpdate::Unshallow(*id));
             }
         }
-        Ok(Received { pack, shallow })
+        Ok(Received { pack, shallow, cut: None })
     }
 }
 

@@ -12,13 +12,23 @@ use crate::refspec::RefSpec;
 use crate::repository::lock::Lock;
 use crate::repository::shallow::Boundary;
 
+/// The depth of a commit with its parents.
+const WITH_PARENTS: u32 = 2;
+
 impl Fetch<'_> {
     /// Receives all open items in one pack. Where the host refuses a commit id, the names come first and then each commit by itself.
     pub(super) fn receive(&self, mut remote: Remote<'_>, items: &mut [Item<'_>], lock: &Lock) -> Result<()> {
         let mut open: Vec<&mut Item<'_>> = items.iter_mut().filter(|item| item.is_open()).collect();
-        let refused = match remote.receive(self, &wanted(&open), self.depth) {
-            Ok(received) => {
+        let lead = self.lead(&open)?;
+        let depth = if lead.is_some() { WITH_PARENTS } else { self.depth };
+        let refused = match remote.receive(self, &wanted(&open), depth, lead) {
+            Ok(mut received) => {
                 remote.finish();
+                if lead.is_some() {
+                    // The parents were a help to the host, and are no part of the history here.
+                    let commits = open.iter().filter_map(|item| item.target.as_ref()).map(|target| target.commit);
+                    received.cut = Some(commits.collect());
+                }
                 return self.keep(&received, &mut open, lock);
             }
             Err(err) if err.fault() == Fault::NotFound && open.iter().any(|item| item.is_commit()) => err,
@@ -32,7 +42,7 @@ impl Fetch<'_> {
         let (mut names, commits): (Vec<_>, Vec<_>) = open.into_iter().partition(|item| !item.is_commit());
         if !names.is_empty() {
             let mut remote = self.connect()?;
-            let received = remote.receive(self, &wanted(&names), self.depth)?;
+            let received = remote.receive(self, &wanted(&names), self.depth, None)?;
             remote.finish();
             self.keep(&received, &mut names, lock)?;
         }
@@ -40,7 +50,7 @@ impl Fetch<'_> {
         for item in commits {
             let mut remote = self.connect()?;
             let mut this = [item];
-            match remote.receive(self, &wanted(&this), self.depth) {
+            match remote.receive(self, &wanted(&this), self.depth, None) {
                 Ok(received) => {
                     remote.finish();
                     self.keep(&received, &mut this, lock)?;
@@ -55,6 +65,25 @@ impl Fetch<'_> {
         if left.is_empty() { Ok(()) } else { self.with_all_refs(left, lock) }
     }
 
+    /// When the parents of what is open are to be asked for as well, although one commit of history is enough: the commit that is here and
+    /// most likely to be one of them.
+    ///
+    /// A ref that is fetched for the first time is often a child of the default branch. A host that is asked for a depth of one cannot see
+    /// that, and git's then walks the whole tree of a commit that is here to find out what not to send: on a big tree that takes many times
+    /// as long as all the rest. It does not when the parent is in sight and the first commit that it is told of. Later fetches of a ref do
+    /// without, since among the parents may be old branches that were merged.
+    fn lead(&self, open: &[&mut Item<'_>]) -> Result<Option<ObjectId>> {
+        if self.depth != 1 || open.iter().any(|item| item.is_commit()) {
+            return Ok(None);
+        }
+        for item in open {
+            if self.repository.known(item.spec)?.is_some() {
+                return Ok(None);
+            }
+        }
+        Ok(self.repository.known(&RefSpec::Head)?.map(CommitId::id).or(self.repository.tips()?.first().copied()))
+    }
+
     /// Fetches commits that the host does not give by their ids: with the whole history of all branches and tags.
     fn with_all_refs(&self, items: Vec<(&mut Item<'_>, StoreError)>, lock: &Lock) -> Result<()> {
         let mut remote = self.connect()?;
@@ -64,7 +93,7 @@ impl Fetch<'_> {
         wants.dedup();
         let mut received = None;
         if !wants.is_empty() {
-            received = Some(remote.receive(self, &wants, 0)?);
+            received = Some(remote.receive(self, &wants, 0, None)?);
             self.repository.objects().relist()?;
         }
         remote.finish();
@@ -91,11 +120,19 @@ impl Fetch<'_> {
     /// are removed again.
     pub(super) fn keep(&self, received: &Received, items: &mut [&mut Item<'_>], _lock: &Lock) -> Result<()> {
         self.repository.objects().relist()?;
+        let (mut cut, mut joined) = (Boundary::new(), Boundary::new());
+        for update in &received.shallow {
+            use gix::protocol::fetch::response::ShallowUpdate;
+            match update {
+                ShallowUpdate::Shallow(id) => cut.insert(*id),
+                ShallowUpdate::Unshallow(id) => joined.insert(*id),
+            };
+        }
         let mut found = Vec::with_capacity(items.len());
         for (position, item) in items.iter_mut().enumerate() {
             let Some(Target { id, .. }) = item.target else { continue };
             let checked = self.peel(item.spec, id).and_then(|commit| {
-                self.check_complete(commit, received)?;
+                self.check_complete(commit, received, &cut)?;
                 Ok(CommitId::new(commit))
             });
             let failed = match checked {
@@ -113,13 +150,8 @@ impl Fetch<'_> {
         if found.is_empty() {
             return received.discard(self.repository);
         }
-        let (mut cut, mut joined) = (Boundary::new(), Boundary::new());
-        for update in &received.shallow {
-            use gix::protocol::fetch::response::ShallowUpdate;
-            match update {
-                ShallowUpdate::Shallow(id) => cut.insert(*id),
-                ShallowUpdate::Unshallow(id) => joined.insert(*id),
-            };
+        if let Some(tips) = &received.cut {
+            (cut, joined) = (tips.clone(), Boundary::new());
         }
         let commits: Vec<(&RefSpec, CommitId)> = found.iter().map(|(position, commit)| (items[*position].spec, *commit)).collect();
         self.record(&commits, &cut, &joined)?;
@@ -148,14 +180,16 @@ impl Fetch<'_> {
 
     /// Checks that the tree that is going to be served is there to its last blob: a host can leave objects out of a pack. What was there
     /// before is complete below, since no incomplete commit is ever kept: so the work goes with what is new, not with the whole tree.
-    fn check_complete(&self, commit: ObjectId, received: &Received) -> Result<()> {
+    fn check_complete(&self, commit: ObjectId, received: &Received, cut: &Boundary) -> Result<()> {
         let objects = self.repository.objects();
         let fresh = received.pack.as_ref().filter(|pack| pack.fresh).map(|pack| pack.path.as_path());
         let older: Vec<_> = objects.packs().into_iter().filter(|pack| fresh.is_some_and(|fresh| pack.path() != fresh)).collect();
         let known = |id: &gix::hash::oid| older.iter().any(|pack| pack.index().lookup(id).is_some());
         let incomplete =
             |err| StoreError::new(Fault::Corrupt, format!("{} sent an incomplete commit {commit}", self.repository.url())).caused_by(err);
-        let limits = Limits { boundary: &Boundary::from([commit]), depth: 1, skip: &known, problem: &mut |err| Err(incomplete(err)) };
+        // Parents that came along are found by whoever asks for them later, so they must be whole, too.
+        let depth = if received.cut.is_some() { WITH_PARENTS } else { 1 };
+        let limits = Limits { boundary: cut, depth, skip: &known, problem: &mut |err| Err(incomplete(err)) };
         for id in objects.reach(&[commit], limits)?.ids {
             if !objects.contains_now(&id) {
                 return Err(incomplete(StoreError::new(Fault::Corrupt, format!("object {id} is missing"))));

@@ -12,14 +12,15 @@ use crate::objects::Objects;
 pub(super) struct Haves<'a> {
     wants: &'a [ObjectId],
     tips: Vec<ObjectId>,
+    lead: Option<ObjectId>,
     negotiator: Box<dyn Negotiator>,
     graph: Graph<'a, 'static>,
 }
 
 impl<'a> Haves<'a> {
-    /// Wants `wants`, has what `tips` lead to.
-    pub(super) fn new(wants: &'a [ObjectId], tips: Vec<ObjectId>, objects: &'a Lookup) -> Self {
-        Haves { wants, tips, negotiator: Algorithm::Consecutive.into_negotiator(), graph: Graph::new(objects, None) }
+    /// Wants `wants`, has what `tips` lead to, and tells of `lead` before all others.
+    pub(super) fn new(wants: &'a [ObjectId], tips: Vec<ObjectId>, lead: Option<ObjectId>, objects: &'a Lookup) -> Self {
+        Haves { wants, tips, lead, negotiator: Algorithm::Consecutive.into_negotiator(), graph: Graph::new(objects, None) }
     }
 }
 
@@ -44,6 +45,10 @@ impl Negotiate for Haves<'_> {
         arguments: &mut Arguments,
         answer: Option<&Response>,
     ) -> gix::Result<(Round, bool)> {
+        if let Some(lead) = self.lead.take() {
+            // Told again in its turn, which the host ignores.
+            arguments.have(lead);
+        }
         one_round(&mut *self.negotiator, &mut self.graph, state, arguments, answer)
     }
 }

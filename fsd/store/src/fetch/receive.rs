@@ -12,6 +12,7 @@ use super::{Fetch, Phase};
 use crate::error::{Fault, Result, StoreError};
 use crate::ids::ObjectId;
 use crate::packing::{self, NewPack};
+use crate::repository::shallow::Boundary;
 use crate::repository::{Repository, durable, shallow};
 
 /// What came. The objects are durable already; nothing refers to them yet.
@@ -20,6 +21,8 @@ pub(super) struct Received {
     pub(super) pack: Option<NewPack>,
     /// What the host says about where the history is cut.
     pub(super) shallow: Vec<ShallowUpdate>,
+    /// The commits whose history ends with them, although the host sent their parents.
+    pub(super) cut: Option<Boundary>,
 }
 
 impl Received {
@@ -41,13 +44,20 @@ impl Received {
 }
 
 impl Remote<'_> {
-    /// Receives `wants` with `depth` commits of history (0: all of it).
-    pub(super) fn receive(&mut self, fetch: &Fetch<'_>, wants: &[ObjectId], depth: u32) -> Result<Received> {
+    /// Receives `wants` with `depth` commits of history (0: all of it). Of what is here the host is told of `lead` first.
+    pub(super) fn receive(&mut self, fetch: &Fetch<'_>, wants: &[ObjectId], depth: u32, lead: Option<ObjectId>) -> Result<Received> {
         fetch.progress.update(Phase::Negotiating, 0, None);
-        monitor::watch(fetch.progress, |counters| self.receive_counted(fetch.repository, wants, depth, counters))
+        monitor::watch(fetch.progress, |counters| self.receive_counted(fetch.repository, wants, depth, lead, counters))
     }
 
-    fn receive_counted(&mut self, repository: &Repository, wants: &[ObjectId], depth: u32, counters: &Arc<Counters>) -> Result<Received> {
+    fn receive_counted(
+        &mut self,
+        repository: &Repository,
+        wants: &[ObjectId],
+        depth: u32,
+        lead: Option<ObjectId>,
+        counters: &Arc<Counters>,
+    ) -> Result<Received> {
         let objects = repository.objects();
         objects.relist()?;
         let boundary = repository.boundary()?;
@@ -58,7 +68,7 @@ impl Remote<'_> {
             .tempdir_in(repository.git_dir())
             .map_err(|err| durable::disk(repository.git_dir(), "written", err))?;
         let shallow_file = scratch.path().join("shallow");
-        shallow::write(&shallow_file, &boundary)?;
+        shallow::write_copy(&shallow_file, &boundary)?;
         let shallow = match std::num::NonZeroU32::new(depth) {
             Some(depth) => Shallow::DepthAtRemote(depth),
             None if boundary.is_empty() => Shallow::NoChange,
@@ -67,7 +77,8 @@ impl Remote<'_> {
         let lookup = Lookup(objects.clone());
         let mut pack = None;
         let mut own_error = None;
-        let mut haves = Haves::new(wants, tips, &lookup);
+        let lead = lead.filter(|lead| tips.contains(lead));
+        let mut haves = Haves::new(wants, tips, lead, &lookup);
         let outcome = gix::protocol::fetch(
             &mut haves,
             |stream, _progress, stop| match packing::receive(stream, &repository.pack_dir(), &objects, &counters.pack, stop) {
@@ -94,10 +105,10 @@ impl Remote<'_> {
         match outcome {
             Ok(outcome) => {
                 let shallow = outcome.map(|outcome| outcome.last_response.shallow_updates().to_vec()).unwrap_or_default();
-                Ok(Received { pack, shallow })
+                Ok(Received { pack, shallow, cut: None })
             }
             Err(err) => {
-                Received { pack, shallow: Vec::new() }.discard(repository)?;
+                Received { pack, shallow: Vec::new(), cut: None }.discard(repository)?;
                 let classified = failed(&err, &self.connection, self.url, self.stop);
                 if own_error.as_ref().is_some_and(is_refusal) {
                     let message = format!("host of {} does not give what was asked for by its id", self.url);

@@ -124,13 +124,15 @@ impl Output {
         let index = index.into_inner().map_err(|err| disk(&self.dir, "written", err.into_error()))?;
         let dir = self.dir.clone();
         let (pack, _) = self.file.into_parts();
-        for (file, path) in [(pack, &path), (index, &index_path)] {
-            file.as_file().sync_all().map_err(|err| disk(&dir, "written", err))?;
+        for file in [&pack, &index] {
             file.as_file().set_permissions(std::fs::Permissions::from_mode(0o444)).map_err(|err| disk(&dir, "written", err))?;
-            file.persist(path).map_err(|err| disk(&dir, "written", err.error))?;
-            // The pack's name is on the disk before the index's: an index without pack would be a broken repository.
-            durable::sync_directory(&dir)?;
+            file.as_file().sync_all().map_err(|err| disk(&dir, "written", err))?;
         }
+        for (file, path) in [(pack, &path), (index, &index_path)] {
+            file.persist(path).map_err(|err| disk(&dir, "written", err.error))?;
+        }
+        // Both names at once: a crash before may leave either of them alone, which nobody reads and the next writer clears away.
+        durable::sync_directory(&dir)?;
         Ok(NewPack { path, fresh: true, objects })
     }
 }

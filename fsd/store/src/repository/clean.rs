@@ -8,15 +8,15 @@ use crate::error::Result;
 /// Temporary files in the pack directory: ours and gix's.
 const TEMPORARY: [&str; 3] = [".tmp", "tmp_", ".gitmount-"];
 
-/// Removes temporary packs, packs without index, keep files and lock files.
+/// Removes temporary packs, packs and indices without the other, keep files and lock files.
 pub(super) fn leftovers(git_dir: &Path) -> Result<()> {
     let packs = git_dir.join("objects/pack");
     for path in entries(&packs)? {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let unfinished = TEMPORARY.iter().any(|prefix| name.starts_with(prefix));
-        // The index is written last: a pack without one was never part of the repository.
-        let unindexed = name.ends_with(".pack") && !path.with_extension("idx").exists();
-        if unfinished || unindexed || name.ends_with(".keep") {
+        // A pack without an index was never part of the repository, and neither was an index without a pack.
+        let alone = |own: &str, other: &str| name.ends_with(own) && !path.with_extension(other).exists();
+        if unfinished || alone(".pack", "idx") || alone(".idx", "pack") || name.ends_with(".keep") {
             remove_any(&path)?;
         }
     }

@@ -9,6 +9,12 @@ use crate::error::{Fault, Result, StoreError};
 /// Replaces `path` by `content` through `<path>.lock`, as git does, so that a reader sees the old or the new content and a crash leaves one
 /// of them.
 pub(crate) fn write(path: &Path, content: &[u8]) -> Result<()> {
+    place(path, content)?;
+    path.parent().map_or(Ok(()), sync_directory)
+}
+
+/// Like [`write()`], but after a crash of the machine the old content may be back.
+pub(crate) fn place(path: &Path, content: &[u8]) -> Result<()> {
     let failed = |err| disk(path, "written", err);
     let parent = path.parent().ok_or_else(|| StoreError::new(Fault::Internal, format!("file {} has no directory", path.display())))?;
     std::fs::create_dir_all(parent).map_err(failed)?;
@@ -24,7 +30,7 @@ pub(crate) fn write(path: &Path, content: &[u8]) -> Result<()> {
         let _ = std::fs::remove_file(lock);
         return Err(failed(err));
     }
-    sync_directory(parent)
+    Ok(())
 }
 
 /// Makes renames and removals in `directory` durable.

@@ -48,7 +48,8 @@ impl Pin {
         };
         let reference = refs.pins().join(&owner);
         let pin = Pin { commit, reference, owner: owners.join(owner), _lock: lock };
-        durable::write(&pin.reference, format!("{commit}\n").as_bytes())?;
+        // It need not outlive the machine: its owner does not.
+        durable::place(&pin.reference, format!("{commit}\n").as_bytes())?;
         Ok(pin)
     }
 }

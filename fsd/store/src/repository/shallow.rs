@@ -31,10 +31,22 @@ pub(crate) fn write(path: &Path, boundary: &Boundary) -> Result<()> {
     if boundary.is_empty() {
         return durable::remove(path);
     }
+    durable::write(path, text(boundary).as_bytes())
+}
+
+/// Writes a boundary for a moment's use: not in one step, and not durably.
+pub(crate) fn write_copy(path: &Path, boundary: &Boundary) -> Result<()> {
+    if boundary.is_empty() {
+        return Ok(());
+    }
+    std::fs::write(path, text(boundary)).map_err(|err| durable::disk(path, "written", err))
+}
+
+fn text(boundary: &Boundary) -> String {
     let mut text = String::with_capacity(boundary.len() * 41);
     for id in boundary {
         text.push_str(&id.to_string());
         text.push('\n');
     }
-    durable::write(path, text.as_bytes())
+    text
 }

@@ -1,6 +1,6 @@
 //! `git://`: plain TCP to a `git daemon`. Not encrypted, no login.
 
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, BufReader, BufWriter, Read, Write};
 
 use gix::protocol::transport::Protocol;
 use gix::protocol::transport::client::git::{ConnectMode, blocking_io};
@@ -25,7 +25,8 @@ pub(super) fn connect(url: &RepoUrl, wire: Wire) -> Result<Connection> {
     let host = if url.host().contains(':') { format!("[{}]", url.host()) } else { url.host().to_owned() };
     let transport = blocking_io::Connection::new(
         read,
-        Writer { half: write, wire },
+        // gix writes in parts of a few bytes, and flushes when a request is complete.
+        BufWriter::with_capacity(64 * 1024, Writer { half: write, wire }),
         Protocol::V2,
         url.path(),
         Some((host, url.port())),
@@ -43,6 +44,9 @@ struct Reader {
 
 impl Read for Reader {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        // `git daemon` sends its answer in small parts, each held back until the one before is acknowledged; left alone, the kernel
+        // acknowledges after 40 ms. It falls back to that by itself, so it is told each time. A slower answer is no failure.
+        let _ = self.half.as_ref().set_quickack(true);
         let done = self.wire.wait(self.wire.idle, "send anything", self.half.read(out)).map_err(|e| self.wire.fail(e))?;
         done.map_err(|e| self.wire.fail(self.wire.unreachable(e)))
     }

@@ -3,7 +3,7 @@
 //! Order of decisions: keys that need a passphrase are refused before the network is touched, the host's key before anything is offered to
 //! it, and the agent's keys are offered before those that were given.
 
-use std::io::BufReader;
+use std::io::{BufReader, BufWriter};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -46,6 +46,8 @@ pub(super) fn connect(url: &RepoUrl, ssh: &SshAuth, net: &NetOptions, mut wire: 
     let read = BufReader::with_capacity(64 * 1024, Advertisement::new(reader));
     // gix parses this URL, and would stumble over a quote or space in the real path; the path went into the command.
     let stand_in = format!("ssh://{}/", url.authority());
+    // gix writes in parts of a few bytes, and flushes when a request is complete.
+    let writer = BufWriter::with_capacity(64 * 1024, writer);
     let transport =
         blocking_io::Connection::new(read, writer, Protocol::V2, url.path(), None::<(String, Option<u16>)>, ConnectMode::Process, false)
             .custom_url(Some(stand_in.into()));

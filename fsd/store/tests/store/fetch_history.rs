@@ -115,6 +115,33 @@ fn force_pushes_are_followed_and_boundaries_do_not_pile_up() -> Result<()> {
 }
 
 #[test]
+fn another_ref_is_one_commit_whether_its_parents_are_here_or_not() -> Result<()> {
+    let (_dir, source, _daemon, urls) = source(4)?;
+    for branch in ["child", "grandchild", "unrelated"] {
+        source.point(&format!("refs/heads/{branch}"), "main")?;
+    }
+    add(&source, "refs/heads/child", 20..21)?;
+    add(&source, "refs/heads/grandchild", 30..33)?;
+    let orphan = source.line(["commit-tree", "-m", "Orphan", &source.id("main^{tree}")?])?;
+    source.point("refs/heads/unrelated", &orphan)?;
+    source.point("refs/heads/parent", "grandchild~1")?;
+    for url in urls {
+        let store = TestStore::new()?;
+        let repository = store.repository(&url)?;
+        fetch(&repository, "HEAD", 1)?;
+        for (spec, received) in [("child", true), ("grandchild", true), ("unrelated", true), ("parent", !url.starts_with("git"))] {
+            let fetched = fetch(&repository, spec, 1)?;
+            ensure!(fetched.received == received && fetched.commit.to_string() == source.id(spec)?, "{url} {spec}: {fetched:?}");
+            ensure!(history(&repository, fetched.commit)? == 1, "{url}: {spec} has {} commits", history(&repository, fetched.commit)?);
+            same_files(&repository, &source, spec)?;
+            fsck(&repository)?;
+        }
+        ensure!(shallow(&repository)?.contains(&source.id("child")?), "{url}: {:?}", shallow(&repository)?);
+    }
+    Ok(())
+}
+
+#[test]
 fn a_commit_fetched_before_by_another_ref_is_not_fetched_again() -> Result<()> {
     let (_dir, source, _daemon, urls) = source(5)?;
     source.point("refs/heads/old", "main~3")?;
