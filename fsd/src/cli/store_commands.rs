@@ -3,6 +3,7 @@
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use gitmount_store::maintenance;
 use gitmount_store::repository::Repository;
@@ -35,7 +36,7 @@ pub fn verify(args: &VerifyArgs) -> Result<()> {
     let repository = stored(options, &url)?;
     let bar = Bar::new();
     bar.spin(format!("verifying {url}"));
-    let report = maintenance::verify(&repository);
+    let report = maintenance::verify(&repository, &AtomicBool::new(false));
     bar.finish();
     let report = report?;
     for problem in &report.problems {
@@ -95,6 +96,9 @@ pub fn gc(args: &GcArgs) -> Result<()> {
         return Ok(());
     }
     let store = Store::open(options)?;
+    for url in store.remove_empty()? {
+        println!("{url}: removed, nothing was ever fetched from it");
+    }
     let mut failed = None;
     for (text, _) in store.list()? {
         // One broken repository does not keep the others from being collected.
@@ -116,7 +120,7 @@ pub fn gc(args: &GcArgs) -> Result<()> {
 fn collect(url: &str, repository: &Repository) -> Result<()> {
     let bar = Bar::new();
     bar.spin(format!("collecting {url}"));
-    let report = maintenance::gc(repository);
+    let report = maintenance::gc(repository, &AtomicBool::new(false));
     bar.finish();
     let report = report?;
     let (before, after) = (HumanBytes(report.bytes_before), HumanBytes(report.bytes_after));

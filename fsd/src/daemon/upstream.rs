@@ -51,8 +51,7 @@ impl Upstream for Remote {
     }
 
     fn tidy(&self) {
-        let packed = maintenance::is_due(&self.repository).and_then(|due| due.then(|| maintenance::gc(&self.repository)).transpose());
-        match packed {
+        match maintenance::maintain(&self.repository, &AtomicBool::new(false)) {
             Ok(None) => {}
             Ok(Some(report)) => tracing::info!(?report, "packed the repository"),
             Err(error) => tracing::warn!(%error, "the repository cannot be packed; it works on as it is"),

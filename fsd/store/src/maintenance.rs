@@ -1,4 +1,4 @@
-//! `gc` and `verify`: what nothing pins goes, the number of packs stays bounded, every object still hashes to its id.
+//! `maintain`, `gc` and `verify`: what nothing pins goes, the number of packs stays bounded, every object still hashes to its id.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use crate::repository::Repository;
 use crate::repository::shallow::Boundary;
 
 mod files;
+mod merge;
 mod verify;
 
 pub use verify::{VerifyReport, verify};
@@ -33,11 +34,48 @@ pub struct GcReport {
     pub packs_after: usize,
 }
 
-/// Whether so many packs have come together that [`gc`] is worth its time.
+/// Bytes that come on top of a repository's own before it is collected: collecting less is not worth its time.
+const SLACK: u64 = 64 << 20;
+
+/// Remembers how many bytes of packs the last [`gc`] left.
+const LEFT: &str = "gitmount-collected";
+
+/// Whether so many packs, or so many bytes since the last [`gc`], have come together that [`maintain`] has something to do.
 pub fn is_due(repository: &Repository) -> Result<bool> {
     let objects = repository.objects();
     objects.relist()?;
-    Ok(objects.packs().len() > MANY_PACKS)
+    Ok(objects.packs().len() > MANY_PACKS || has_grown(repository)?)
+}
+
+/// Does what is due, for a process that fetches: mostly it merges small packs, and leaves the big ones alone; [`gc`] comes when the
+/// repository has doubled since the last one. `None` when nothing is due. Waits while the repository is fetched.
+///
+/// # Errors
+/// As [`gc`], also for `stop`.
+pub fn maintain(repository: &Repository, stop: &AtomicBool) -> Result<Option<GcReport>> {
+    if !is_due(repository)? {
+        return Ok(None);
+    }
+    if has_grown(repository)? {
+        return gc(repository, stop).map(Some);
+    }
+    let _lock = repository.lock(stop)?;
+    let directory = repository.objects().directory().to_owned();
+    let before = files::Files::list(&directory)?;
+    merge::merge(repository, stop)?;
+    let after = files::Files::list(&directory)?;
+    Ok(Some(GcReport {
+        bytes_before: before.bytes,
+        bytes_after: after.bytes,
+        packs_before: before.packs.len(),
+        packs_after: after.packs.len(),
+    }))
+}
+
+fn has_grown(repository: &Repository) -> Result<bool> {
+    let (all, biggest) = merge::sizes(repository)?;
+    let left = std::fs::read_to_string(repository.git_dir().join(LEFT)).ok().and_then(|text| text.trim().parse().ok());
+    Ok(all > left.unwrap_or(biggest).saturating_mul(2).saturating_add(SLACK))
 }
 
 /// Packs what the pins and known refs reach into one pack and drops the rest. Interrupted at any point it loses nothing.
@@ -45,10 +83,10 @@ pub fn is_due(repository: &Repository) -> Result<bool> {
 /// Waits while the repository is fetched. Pins of dead processes, and known refs that nobody asked for within 14 days, keep nothing.
 ///
 /// # Errors
-/// [`crate::Fault::Corrupt`] when something that is to be kept is missing or broken; nothing is removed then.
-pub fn gc(repository: &Repository) -> Result<GcReport> {
-    let never = AtomicBool::new(false);
-    let _lock = repository.lock(&never)?;
+/// [`crate::Fault::Corrupt`] when something that is to be kept is missing or broken, and [`crate::Fault::Cancelled`] soon after `stop` is
+/// set; nothing is removed then.
+pub fn gc(repository: &Repository, stop: &AtomicBool) -> Result<GcReport> {
+    let _lock = repository.lock(stop)?;
     {
         let _pins = repository.lock_pins()?;
         repository.expire(UNUSED)?;
@@ -64,14 +102,14 @@ pub fn gc(repository: &Repository) -> Result<GcReport> {
     };
     let boundary = repository.boundary()?;
     let tips = repository.tips()?;
-    let limits = Limits { boundary: &boundary, depth: 0, skip: &|_| false, problem: &mut Err };
+    let limits = Limits { boundary: &boundary, depth: 0, skip: &|_| false, stop, problem: &mut Err };
     let mut kept = objects.reach(&tips, limits)?.ids;
     // One that is missing is lost already, and no reason to keep everything else.
     kept.extend(repository.kept_objects()?.into_iter().filter(|id| objects.contains_now(id)));
 
     let packed: u64 = objects.packs().iter().map(|pack| u64::from(pack.index().num_objects())).sum();
     let tidy = before.packs.len() <= 1 && before.loose.is_empty() && packed == kept.len() as u64;
-    let new = if tidy { None } else { packing::copy(&objects, kept.iter().copied(), &repository.pack_dir(), &Counts::default(), &never)? };
+    let new = if tidy { None } else { packing::copy(&objects, kept.iter().copied(), &repository.pack_dir(), &Counts::default(), stop)? };
     if let Some(new) = &new {
         files::check_index(&new.path, &kept, objects.hash())?;
     }
@@ -95,5 +133,8 @@ pub fn gc(repository: &Repository) -> Result<GcReport> {
     let after = files::Files::list(objects.directory())?;
     report.bytes_after = after.bytes;
     report.packs_after = after.packs.len();
+    // Only what decides when the next run is due: it need not survive a crash.
+    let (left, _) = merge::sizes(repository)?;
+    let _ = std::fs::write(repository.git_dir().join(LEFT), left.to_string());
     Ok(report)
 }

@@ -18,12 +18,14 @@ use crate::url::RepoUrl;
 
 mod clean;
 pub(crate) mod durable;
+pub(crate) mod in_use;
 pub(crate) mod lock;
 mod named;
 mod pin;
 mod refs;
 pub(crate) mod shallow;
 
+use in_use::InUse;
 use lock::Lock;
 pub use pin::Pin;
 use refs::Refs;
@@ -44,14 +46,22 @@ pub struct Repository {
     objects: ArcSwap<Objects>,
     /// Commits that are known to be there with this much history, so that a poll walks no history.
     complete: Mutex<Vec<(ObjectId, u32)>>,
+    in_use: InUse,
+}
+
+impl Drop for Repository {
+    fn drop(&mut self) {
+        self.in_use.touch();
+    }
 }
 
 impl Repository {
-    /// Opens the repository at `git_dir`, which exists, and cleans up after a killed fetch.
-    pub(crate) fn open(git_dir: PathBuf, url: RepoUrl, net: NetOptions) -> Result<Self> {
+    /// Opens the repository at `git_dir`, which exists since it is `in_use`, and cleans up after a killed fetch.
+    pub(crate) fn open(git_dir: PathBuf, in_use: InUse, url: RepoUrl, net: NetOptions) -> Result<Self> {
         let objects = Objects::open(git_dir.join("objects"), object_format(&git_dir)?)?;
         let refs = Refs::new(&git_dir);
-        let repository = Repository { git_dir, url, net, refs, objects: ArcSwap::from_pointee(objects), complete: Mutex::new(Vec::new()) };
+        let objects = ArcSwap::from_pointee(objects);
+        let repository = Repository { git_dir, url, net, refs, objects, complete: Mutex::new(Vec::new()), in_use };
         // When somebody has the lock, what looks like a leftover is work in progress.
         if let Some(_lock) = Lock::try_take(&repository.lock_file())? {
             clean::leftovers(&repository.git_dir)?;
@@ -280,6 +290,18 @@ fn set_object_format(git_dir: &Path, hash: gix::hash::Kind) -> Result<()> {
 /// The URL that the repository at `git_dir` is of; `None` when it has none.
 pub(crate) fn recorded_url(git_dir: &Path) -> Result<Option<String>> {
     Ok(config(git_dir)?.string("remote.origin.url").map(|url| url.to_string()))
+}
+
+/// Whether something in the repository at `git_dir`, which nobody has open, is kept by name.
+pub(crate) fn is_kept(git_dir: &Path) -> Result<bool> {
+    Ok(!Refs::new(git_dir).all_named()?.is_empty() || named::has_lists(git_dir)?)
+}
+
+/// Whether nothing was ever fetched into the repository at `git_dir`, which nobody has open.
+pub(crate) fn is_empty(git_dir: &Path) -> Result<bool> {
+    let packs = refs::list(&git_dir.join("objects/pack"))?;
+    let unpacked = packs.iter().all(|path| path.extension().is_none_or(|extension| extension != "idx" && extension != "pack"));
+    Ok(unpacked && Refs::new(git_dir).all_fetched()?.is_empty())
 }
 
 /// Makes a bare repository for `url` at `git_dir`, all at once: nobody sees half of one, and of two who make it one wins.

@@ -1,4 +1,5 @@
-//! The directory of repositories: `<root>/repos/<sha256 of the normalized URL>.git`, `<root>/spool/`, `<root>/known_hosts`.
+//! The directory of repositories: `<root>/repos/<sha256 of the normalized URL>.git`, `<root>/spool/`, `<root>/known_hosts`,
+//! and `<root>/trash/` for what is being removed.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -10,12 +11,16 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 
 use crate::error::Result;
+use crate::repository::in_use::InUse;
 use crate::repository::{self, Repository, durable};
 use crate::transport::NetOptions;
 use crate::url::RepoUrl;
 
+mod space;
 #[cfg(test)]
 mod tests;
+
+pub use space::ShrinkReport;
 
 /// How a store is opened.
 #[derive(Debug, Clone)]
@@ -55,6 +60,7 @@ impl Store {
         let store = Store { options: StoreOptions { root, ..options }, open: Mutex::new(HashMap::new()) };
         private(&store.repos_dir())?;
         private(&store.spool_dir())?;
+        store.sweep()?;
         Ok(Arc::new(store))
     }
 
@@ -75,10 +81,16 @@ impl Store {
         if let Some(repository) = open.get(&git_dir).and_then(Weak::upgrade) {
             return Ok(repository);
         }
-        if !git_dir.join("config").is_file() {
-            repository::create(&git_dir, url)?;
-        }
-        let repository = Arc::new(Repository::open(git_dir.clone(), url.clone(), self.net())?);
+        let in_use = loop {
+            if !git_dir.join("config").is_file() {
+                repository::create(&git_dir, url)?;
+            }
+            // Another process may be removing it.
+            if let Some(in_use) = InUse::share(&git_dir)? {
+                break in_use;
+            }
+        };
+        let repository = Arc::new(Repository::open(git_dir.clone(), in_use, url.clone(), self.net())?);
         open.retain(|_, known| known.strong_count() > 0);
         open.insert(git_dir, Arc::downgrade(&repository));
         Ok(repository)
@@ -94,8 +106,12 @@ impl Store {
             if path.extension().is_none_or(|extension| extension != "git") || !path.join("config").is_file() {
                 continue;
             }
-            if let Some(url) = repository::recorded_url(&path)? {
-                all.push((url, path));
+            match repository::recorded_url(&path) {
+                Ok(Some(url)) => all.push((url, path)),
+                Ok(None) => {}
+                // Removed since it was listed.
+                Err(_) if !path.exists() => {}
+                Err(err) => return Err(err),
             }
         }
         all.sort();

@@ -86,7 +86,7 @@ impl Fetch<'_> {
         let have = |id: &gix::hash::oid| {
             ours.contains_now(id) && (full || !ours.header(id.to_owned()).is_ok_and(|(kind, _)| kind == gix::object::Kind::Commit))
         };
-        let limits = Limits { boundary, depth: self.depth, skip: &have, problem: &mut Err };
+        let limits = Limits { boundary, depth: self.depth, skip: &have, stop: self.stop, problem: &mut Err };
         let commits: Vec<ObjectId> = targets.iter().map(|target| target.commit).collect();
         let mut reached = source.reach(&commits, limits)?;
         for target in targets {

@@ -189,7 +189,7 @@ impl Fetch<'_> {
             |err| StoreError::new(Fault::Corrupt, format!("{} sent an incomplete commit {commit}", self.repository.url())).caused_by(err);
         // Parents that came along are found by whoever asks for them later, so they must be whole, too.
         let depth = if received.cut.is_some() { WITH_PARENTS } else { 1 };
-        let limits = Limits { boundary: cut, depth, skip: &known, problem: &mut |err| Err(incomplete(err)) };
+        let limits = Limits { boundary: cut, depth, skip: &known, stop: self.stop, problem: &mut |err| Err(incomplete(err)) };
         for id in objects.reach(&[commit], limits)?.ids {
             if !objects.contains_now(&id) {
                 return Err(incomplete(StoreError::new(Fault::Corrupt, format!("object {id} is missing"))));

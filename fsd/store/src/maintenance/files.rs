@@ -51,17 +51,22 @@ impl Files {
 
     /// Removes all of it but the pack `keep`. Readers that have a pack mapped go on reading it.
     pub(super) fn remove(&self, keep: Option<&Path>) -> Result<()> {
-        for pack in self.packs.iter().filter(|pack| Some(pack.as_path()) != keep) {
-            // First the index, by which it is found.
-            for extension in ["idx", "rev", "bitmap", "mtimes", "pack"] {
-                durable::remove(&pack.with_extension(extension))?;
-            }
-        }
         for (path, _) in &self.loose {
             durable::remove(path)?;
         }
-        durable::sync_directory(&self.directory.join("pack"))
+        remove_packs(&self.directory.join("pack"), &self.packs, keep)
     }
+}
+
+/// Removes the packs `packs` of the pack directory `directory`, but for `keep`.
+pub(super) fn remove_packs(directory: &Path, packs: &[PathBuf], keep: Option<&Path>) -> Result<()> {
+    for pack in packs.iter().filter(|pack| Some(pack.as_path()) != keep) {
+        // First the index, by which it is found.
+        for extension in ["idx", "rev", "bitmap", "mtimes", "pack"] {
+            durable::remove(&pack.with_extension(extension))?;
+        }
+    }
+    durable::sync_directory(directory)
 }
 
 /// Reads a new pack's index back: it must be whole and lead to an entry for each object.

@@ -1,12 +1,12 @@
 //! `verify`: reads everything and believes nothing.
 
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use gix::progress::Discard;
 
 use super::files::Files;
-use crate::error::Result;
+use crate::error::{Fault, Result, StoreError};
 use crate::ids::ObjectId;
 use crate::objects::pack::{Pack, PackAccess};
 use crate::objects::reach::Limits;
@@ -29,20 +29,21 @@ pub struct VerifyReport {
 /// cut. Waits while the repository is fetched.
 ///
 /// # Errors
-/// Only what keeps it from looking; what is broken is in the report.
-pub fn verify(repository: &Repository) -> Result<VerifyReport> {
-    let _lock = repository.lock(&AtomicBool::new(false))?;
+/// Only what keeps it from looking, such as `stop` being set; what is broken is in the report.
+pub fn verify(repository: &Repository, stop: &AtomicBool) -> Result<VerifyReport> {
+    let _lock = repository.lock(stop)?;
     let objects = repository.objects();
     objects.relist()?;
-    let mut check = Check { objects: &objects, scratch: repository.git_dir(), report: VerifyReport::default(), content: Vec::new() };
+    let mut check = Check { objects: &objects, stop, scratch: repository.git_dir(), report: VerifyReport::default(), content: Vec::new() };
     let files = Files::list(objects.directory())?;
     for path in &files.packs {
         match Pack::open(&path.with_extension("idx"), objects.hash()) {
-            Ok(pack) => check.pack(&pack),
+            Ok(pack) => check.pack(&pack)?,
             Err(err) => check.problem(err),
         }
     }
     for (path, id) in &files.loose {
+        check.go_on()?;
         check.loose(path, *id);
     }
     check.connectivity(repository)?;
@@ -51,6 +52,7 @@ pub fn verify(repository: &Repository) -> Result<VerifyReport> {
 
 struct Check<'a> {
     objects: &'a Objects,
+    stop: &'a AtomicBool,
     scratch: &'a Path,
     report: VerifyReport,
     content: Vec<u8>,
@@ -64,22 +66,33 @@ impl Check<'_> {
         }
     }
 
-    fn pack(&mut self, pack: &Pack) {
-        let never = AtomicBool::new(false);
-        if pack.index().verify_checksum(&mut Discard, &never).is_err() {
+    fn go_on(&self) -> Result<()> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(StoreError::new(Fault::Cancelled, "the check of the repository was cancelled"));
+        }
+        Ok(())
+    }
+
+    fn pack(&mut self, pack: &Pack) -> Result<()> {
+        self.go_on()?;
+        if pack.index().verify_checksum(&mut Discard, self.stop).is_err() {
             self.problem(format!("the index of pack {} has a wrong checksum", pack.path().display()));
         }
         let data = match pack.mapped() {
             Ok(data) => data,
-            Err(err) => return self.problem(err),
+            Err(err) => {
+                self.problem(err);
+                return Ok(());
+            }
         };
-        if data.verify_checksum(&mut Discard, &never).is_err() {
+        if data.verify_checksum(&mut Discard, self.stop).is_err() {
             self.problem(format!("pack {} has a wrong checksum", pack.path().display()));
         }
         // In the order of the pack, where bases are near their deltas.
         let mut entries: Vec<(u64, ObjectId)> = pack.index().iter().map(|entry| (entry.pack_offset, entry.oid)).collect();
         entries.sort_unstable();
         for (offset, id) in entries {
+            self.go_on()?;
             self.report.objects += 1;
             match self.packed_id(pack, offset) {
                 Ok(actual) if actual == id => {}
@@ -87,6 +100,7 @@ impl Check<'_> {
                 Err(err) => self.problem(format!("object {id} cannot be read: {err}")),
             }
         }
+        Ok(())
     }
 
     fn packed_id(&mut self, pack: &Pack, offset: u64) -> Result<ObjectId> {
@@ -116,11 +130,11 @@ impl Check<'_> {
     fn connectivity(&mut self, repository: &Repository) -> Result<()> {
         let boundary = repository.boundary()?;
         let mut problems = Vec::new();
-        let mut note = |err: crate::StoreError| {
+        let mut note = |err: StoreError| {
             problems.push(err.to_string());
             Ok(())
         };
-        let limits = Limits { boundary: &boundary, depth: 0, skip: &|_| false, problem: &mut note };
+        let limits = Limits { boundary: &boundary, depth: 0, skip: &|_| false, stop: self.stop, problem: &mut note };
         let reached = self.objects.reach(&repository.tips()?, limits)?;
         for problem in problems {
             self.problem(problem);

@@ -1,6 +1,7 @@
 //! Everything below some commits: what a repack keeps, what `verify` wants complete, what a copy takes along.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use gix::hashtable::HashSet;
 
@@ -17,6 +18,8 @@ pub(crate) struct Limits<'a> {
     pub(crate) depth: u32,
     /// Objects that are not wanted, and what is below them neither.
     pub(crate) skip: &'a dyn Fn(&gix::hash::oid) -> bool,
+    /// Ends the walk when it is set.
+    pub(crate) stop: &'a AtomicBool,
     /// Told what is missing or broken; an error it gives ends the walk.
     pub(crate) problem: &'a mut dyn FnMut(StoreError) -> Result<()>,
 }
@@ -32,7 +35,7 @@ pub(crate) struct Reached {
 impl Objects {
     /// Walks from the commits `tips` to everything they need.
     pub(crate) fn reach(&self, tips: &[ObjectId], limits: Limits<'_>) -> Result<Reached> {
-        let Limits { boundary, depth, skip, problem } = limits;
+        let Limits { boundary, depth, skip, stop, problem } = limits;
         let mut reached = Reached { ids: HashSet::default(), cuts: Boundary::new() };
         let mut commits: VecDeque<(ObjectId, u32)> = VecDeque::new();
         for tip in tips {
@@ -64,6 +67,9 @@ impl Objects {
                 Err(err) => problem(err)?,
             }
             while let Some(id) = trees.pop() {
+                if stop.load(Ordering::Relaxed) {
+                    return Err(StoreError::new(Fault::Cancelled, "cancelled while looking for what is needed"));
+                }
                 if let Err(err) = self.walk_tree(id, skip, &mut reached.ids, &mut trees) {
                     problem(err)?;
                 }

@@ -91,6 +91,11 @@ impl Repository {
     }
 }
 
+/// Whether single objects are kept.
+pub(super) fn has_lists(git_dir: &Path) -> Result<bool> {
+    Ok(!refs::list(&git_dir.join(LISTS))?.is_empty())
+}
+
 /// Removes what killed processes left half written. The caller holds the lock of the pins.
 pub(super) fn sweep(git_dir: &Path, refs: &Refs) -> Result<()> {
     super::clean::remove_locks(&refs.named(), &[])?;

@@ -3,11 +3,10 @@
 use anyhow::{Context, Result, ensure};
 use gitmount_store::Fault;
 use gitmount_store::ids::{CommitId, ObjectId};
-use gitmount_store::maintenance::{gc, verify};
 use gitmount_store::store::{Store, StoreOptions};
 use gitmount_tests::fixtures;
 
-use crate::support::{TestStore, as_git, fetch, file_url, fsck, same_files};
+use crate::support::{TestStore, as_git, fetch, file_url, fsck, gc, same_files, verify};
 
 #[test]
 fn a_named_pin_outlives_its_process_and_moves_in_one_step() -> Result<()> {

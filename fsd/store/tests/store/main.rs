@@ -8,4 +8,5 @@ mod keep;
 mod local;
 mod maintenance;
 mod objects;
+mod space;
 mod support;

@@ -2,15 +2,16 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, ensure};
 use gitmount_store::Fault;
-use gitmount_store::maintenance::{gc, is_due, verify};
+use gitmount_store::maintenance::{is_due, maintain};
 use gitmount_tests::fixtures::{self, storage};
 use gitmount_tests::git::Repo;
 use gitmount_tests::import::Import;
 
-use crate::support::{TestStore, as_git, fetch, file_url, fsck, packs, same_files, shallow};
+use crate::support::{TestStore, as_git, fetch, file_url, fsck, gc, packs, same_files, shallow, verify};
 
 /// A source and a store that has fetched it after each of four commits with depth 1.
 fn fetched_four_times() -> Result<(tempfile::TempDir, Repo, TestStore, std::sync::Arc<gitmount_store::repository::Repository>)> {
@@ -93,6 +94,79 @@ fn gc_is_due_when_packs_pile_up() -> Result<()> {
     gc(&repository)?;
     ensure!(!is_due(&repository)?);
     same_files(&repository, &source, "main")
+}
+
+#[test]
+fn small_packs_are_merged_and_the_big_one_is_left_alone() -> Result<()> {
+    let dir = gitmount_tests::scratch::dir()?;
+    let source = Repo::init_bare(dir.path().join("source.git"))?;
+    let mut import = Import::into(&source)?;
+    import.commit("refs/heads/main", "First")?.file(b"big", fixtures::content::noise(1 << 20))?;
+    import.finish()?;
+    let store = TestStore::new()?;
+    let repository = store.repository(&file_url(&source))?;
+    let first = fetch(&repository, "main", 1)?.commit;
+    let big = packs(&repository, "pack")?;
+    ensure!(maintain(&repository, &AtomicBool::new(false))?.is_none());
+    let mut merges = 0;
+    for round in 0..80 {
+        let mut import = Import::into(&source)?;
+        import.commit("refs/heads/main", "More")?.file(b"small", format!("{round}\n"))?;
+        import.finish()?;
+        fetch(&repository, "main", 1)?;
+        if let Some(report) = maintain(&repository, &AtomicBool::new(false))? {
+            merges += 1;
+            ensure!(report.packs_before == 33 && report.packs_after < 8, "{report:?}");
+        }
+        ensure!(packs(&repository, "pack")?.len() <= 33 && packs(&repository, "pack")?.contains(&big[0]), "round {round}");
+    }
+    ensure!((2..5).contains(&merges), "{merges} merges");
+    same_files(&repository, &source, "main")?;
+    // Merging drops nothing, also not what nothing needs.
+    ensure!(repository.objects().contains(first.id())?);
+    ensure!(verify(&repository)?.problems.is_empty());
+    fsck(&repository)
+}
+
+#[test]
+fn a_repository_that_has_doubled_is_collected() -> Result<()> {
+    let dir = gitmount_tests::scratch::dir()?;
+    let source = Repo::init_bare(dir.path().join("source.git"))?;
+    let store = TestStore::new()?;
+    let repository = store.repository(&file_url(&source))?;
+    let noise = fixtures::content::noise(16 << 20);
+    let mut collected = 0;
+    for round in 0..8u8 {
+        let mut import = Import::into(&source)?;
+        let content: Vec<u8> = noise.iter().map(|byte| byte ^ round.wrapping_mul(37)).collect();
+        import.commit("refs/heads/main", "More")?.file(b"big", content)?;
+        import.finish()?;
+        fetch(&repository, "main", 1)?;
+        if let Some(report) = maintain(&repository, &AtomicBool::new(false))? {
+            collected += 1;
+            ensure!(report.packs_after == 1 && report.bytes_after < 20 << 20, "{report:?}");
+        }
+    }
+    ensure!(collected == 1, "{collected} times");
+    fsck(&repository)
+}
+
+#[test]
+fn gc_and_verify_can_be_interrupted_and_nothing_is_lost() -> Result<()> {
+    let (_dir, source, _store, repository) = fetched_four_times()?;
+    let before = packs(&repository, "pack")?;
+    let stop = AtomicBool::new(true);
+    for error in [gitmount_store::maintenance::gc(&repository, &stop).err(), gitmount_store::maintenance::verify(&repository, &stop).err()]
+    {
+        let error = error.context("it was stopped")?;
+        ensure!(error.fault() == Fault::Cancelled, "{error}");
+    }
+    ensure!(packs(&repository, "pack")? == before);
+    let left: Vec<_> = std::fs::read_dir(repository.git_dir().join("objects/pack"))?.map(|entry| entry.map(|e| e.file_name())).collect();
+    ensure!(left.len() == 2 * before.len(), "{left:?}");
+    same_files(&repository, &source, "main")?;
+    gc(&repository)?;
+    fsck(&repository)
 }
 
 #[test]

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 use gitmount_store::StoreError;
 use gitmount_store::credential::Auth;
 use gitmount_store::fetch::{FetchRequest, Fetched, NoProgress};
+use gitmount_store::maintenance::{self, GcReport, VerifyReport};
 use gitmount_store::refspec::RefSpec;
 use gitmount_store::repository::Repository;
 use gitmount_store::store::{Store, StoreOptions};
@@ -51,6 +52,14 @@ pub(crate) fn try_fetch(repository: &Repository, spec: &str, depth: u32) -> std:
 
 pub(crate) fn fetch(repository: &Repository, spec: &str, depth: u32) -> Result<Fetched> {
     Ok(try_fetch(repository, spec, depth)?)
+}
+
+pub(crate) fn gc(repository: &Repository) -> std::result::Result<GcReport, StoreError> {
+    maintenance::gc(repository, &AtomicBool::new(false))
+}
+
+pub(crate) fn verify(repository: &Repository) -> std::result::Result<VerifyReport, StoreError> {
+    maintenance::verify(repository, &AtomicBool::new(false))
 }
 
 /// The store's repository as git sees it.
