@@ -223,6 +223,10 @@ impl Fetch<'_> {
     /// Whether a target's commit is there already with as much history as is asked for; `None` when it is not.
     fn without_objects(&self, spec: &RefSpec, target: &Target, lock: Option<&Lock>) -> Result<Option<Fetched>> {
         let commit = CommitId::new(target.commit);
+        if lock.is_some() {
+            // Maintenance may have run before the lock was taken.
+            self.repository.objects().relist()?;
+        }
         let Some(cuts) = self.present(spec, target.commit)? else { return Ok(None) };
         let done = Fetched { commit, ref_name: target.ref_name.clone(), received: false };
         if cuts.is_empty() && self.repository.known(spec)? == Some(commit) {
@@ -230,7 +234,7 @@ impl Fetch<'_> {
             return Ok(Some(done));
         }
         if lock.is_none() {
-            // Looked at again under the lock, since maintenance may have run in between.
+            // Looked at again under the lock.
             let lock = self.repository.lock(self.stop)?;
             return self.without_objects(spec, target, Some(&lock));
         }

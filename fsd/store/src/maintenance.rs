@@ -7,7 +7,6 @@ use crate::error::Result;
 use crate::objects::reach::Limits;
 use crate::packing::{self, Counts};
 use crate::repository::Repository;
-use crate::repository::shallow::Boundary;
 
 mod files;
 mod merge;
@@ -121,10 +120,7 @@ pub fn gc(repository: &Repository, stop: &AtomicBool) -> Result<GcReport> {
         // Somebody pinned another commit or object meanwhile: the next run sees it. All is kept, the new pack too.
         tracing::info!(repository = %repository.git_dir().display(), "a commit was pinned meanwhile, nothing is removed this time");
     } else {
-        let cuts: Boundary = boundary.iter().copied().filter(|id| kept.contains(id)).collect();
-        if cuts != boundary {
-            repository.shrink_boundary(&cuts)?;
-        }
+        repository.shrink_boundary(|id| kept.contains(id))?;
         if !tidy {
             before.remove(new.as_ref().map(|new| new.path.as_path()))?;
         }

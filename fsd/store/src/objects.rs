@@ -240,7 +240,7 @@ impl Objects {
 
     /// Lists the packs again: after adding or removing some, so that [`Objects::contains_now`] is right about them.
     pub(crate) fn relist(&self) -> Result<()> {
-        self.database.refresh(&self.database.known()).map(|_| ())
+        self.database.relist()
     }
 
     /// The packs of this repository and its alternates.

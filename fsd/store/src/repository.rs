@@ -102,9 +102,7 @@ impl Repository {
     /// [`Fault::NotFound`] when it is not.
     pub fn pin(&self, commit: CommitId) -> Result<Pin> {
         let _lock = self.lock_pins()?;
-        if !self.objects.load().contains(commit.id())? {
-            return Err(StoreError::new(Fault::NotFound, format!("commit {commit} is not in the store: fetch it first")));
-        }
+        self.close(commit)?;
         Pin::new(&self.git_dir, &self.refs, commit)
     }
 
@@ -143,11 +141,10 @@ impl Repository {
         Lock::take(&pin::lock_path(&self.git_dir)?, &AtomicBool::new(false))
     }
 
-    /// Replaces the boundary by a smaller one. Both locks are held.
-    pub(crate) fn shrink_boundary(&self, boundary: &Boundary) -> Result<()> {
-        shallow::write(&shallow::path(&self.git_dir), boundary)?;
-        self.forget_complete();
-        Ok(())
+    /// Keeps of the boundary only what is in `kept`. Both locks are held.
+    pub(crate) fn shrink_boundary(&self, kept: impl Fn(&ObjectId) -> bool) -> Result<()> {
+        let before = self.boundary()?;
+        self.replace_boundary(&before, &before.iter().copied().filter(kept).collect())
     }
 
     /// Where its history is cut off.
@@ -155,23 +152,36 @@ impl Repository {
         shallow::read(&shallow::path(&self.git_dir))
     }
 
-    /// Adds to the boundary, and removes from it what has parents now. The repository's lock is held.
+    /// Adds to the boundary, and removes from it what has parents now. The repository's lock is held; as everywhere, the boundary is changed
+    /// under that of the pins.
     pub(crate) fn move_boundary(&self, add: &Boundary, remove: &Boundary) -> Result<()> {
+        let _pins = self.lock_pins()?;
         let before = self.boundary()?;
-        let after: Boundary = before.difference(remove).chain(add).copied().collect();
-        if after != before {
-            shallow::write(&shallow::path(&self.git_dir), &after)?;
-            self.forget_complete();
-        }
-        Ok(())
+        self.replace_boundary(&before, &before.difference(remove).chain(add).copied().collect())
     }
 
     /// Drops from the boundary what no fetched or pinned commit leads to any more. The repository's lock is held.
     pub(crate) fn tidy_boundary(&self) -> Result<()> {
+        let _pins = self.lock_pins()?;
         let before = self.boundary()?;
-        let after = self.objects.load().tidy(&self.tips()?, &before);
+        self.replace_boundary(&before, &self.objects.load().tidy(&self.tips()?, &before))
+    }
+
+    /// Checks that a commit that is to be pinned is there, and ends its history where it ends: when nothing led to it for a while it may
+    /// have been dropped from the boundary. The lock of the pins is held.
+    fn close(&self, commit: CommitId) -> Result<()> {
+        self.require(commit.id())?;
+        if self.tips()?.contains(&commit.id()) {
+            return Ok(());
+        }
+        let before = self.boundary()?;
+        let cuts = self.objects.load().adopt(commit.id(), 1, &before)?.unwrap_or_default();
+        self.replace_boundary(&before, &before.union(&cuts).copied().collect())
+    }
+
+    fn replace_boundary(&self, before: &Boundary, after: &Boundary) -> Result<()> {
         if after != before {
-            shallow::write(&shallow::path(&self.git_dir), &after)?;
+            shallow::write(&shallow::path(&self.git_dir), after)?;
             self.forget_complete();
         }
         Ok(())

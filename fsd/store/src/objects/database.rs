@@ -19,6 +19,9 @@ pub(crate) struct Database {
     refreshing: Mutex<()>,
 }
 
+/// How often packs are listed for one object: a bound instead of trust that nobody replaces them all the time.
+const MANY_LISTINGS: usize = 64;
+
 /// The packs and loose directories of one moment.
 #[derive(Default)]
 pub(crate) struct Known {
@@ -54,8 +57,9 @@ impl Database {
 
     /// Finds `id`; `None` when it is nowhere even after the packs were listed again.
     pub(super) fn find(&self, id: &gix::hash::oid) -> Result<Option<Found>> {
-        // Twice: a pack may go between listing and opening it.
-        for _ in 0..3 {
+        // A pack may go between listing and opening it, and one that is moved while the directory is read may be missed: only two listings
+        // that are the same say that the object is nowhere.
+        for _ in 0..MANY_LISTINGS {
             let known = self.known.load();
             if let Some(found) = known.find(id)? {
                 return Ok(Some(found));
@@ -85,15 +89,25 @@ impl Database {
         if !Arc::ptr_eq(&current, before) {
             return Ok(true);
         }
-        let fresh = read_known(&self.directory, self.hash, &current)?;
+        self.list(&current)
+    }
+
+    /// Lists the packs again, whoever else did: from a moment after the call.
+    pub(super) fn relist(&self) -> Result<()> {
+        let _one = self.refreshing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        self.list(&self.known.load_full()).map(drop)
+    }
+
+    /// Replaces the list `current` by what is there; whether that is something else. The lock of refreshing is held.
+    fn list(&self, current: &Arc<Known>) -> Result<bool> {
+        let fresh = read_known(&self.directory, self.hash, current)?;
         let same = fresh.directories == current.directories
             && fresh.packs.len() == current.packs.len()
             && fresh.packs.iter().zip(&current.packs).all(|(a, b)| Arc::ptr_eq(a, b));
-        if same {
-            return Ok(false);
+        if !same {
+            self.known.store(Arc::new(fresh));
         }
-        self.known.store(Arc::new(fresh));
-        Ok(true)
+        Ok(!same)
     }
 }
 

@@ -20,7 +20,7 @@ impl Repository {
     pub fn pin_named(&self, name: &str, commit: CommitId) -> Result<()> {
         let path = file(&self.refs.named(), name)?;
         let _lock = self.lock_pins()?;
-        self.require(commit.id())?;
+        self.close(commit)?;
         durable::write(&path, format!("{commit}\n").as_bytes())
     }
 
@@ -83,8 +83,12 @@ impl Repository {
         Ok(all)
     }
 
-    fn require(&self, id: ObjectId) -> Result<()> {
-        if self.objects.load().contains(id)? {
+    /// Checks that an object is there to be kept. The lock of the pins is held, so that it stays.
+    pub(super) fn require(&self, id: ObjectId) -> Result<()> {
+        let objects = self.objects.load();
+        // Packs that were removed go on being read while nobody looks: they are no place to keep something in.
+        objects.relist()?;
+        if objects.contains(id)? {
             return Ok(());
         }
         Err(StoreError::new(Fault::NotFound, format!("object {id} is not in the store: fetch it first")))

@@ -59,8 +59,8 @@ struct Writer {
 
 impl Write for Writer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // When the host hung up, its last words are still to be read and say more than the broken pipe: that is no failure to remember.
-        self.wire.wait(self.wire.idle, "take anything", self.half.write(bytes)).map_err(|e| self.wire.fail(e))?
+        let done = self.wire.wait(self.wire.idle, "take anything", self.half.write(bytes)).map_err(|e| self.wire.fail(e))?;
+        self.wire.heard(done, bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -83,6 +83,16 @@ impl Wire {
         seen
     }
 
+    /// What a write to a host that hung up gives: success, since the host's last words are still to be read and say more than the broken
+    /// pipe. When there are none, the end of the data is what the reader finds.
+    pub(super) fn heard(&self, done: io::Result<usize>, bytes: usize) -> io::Result<usize> {
+        use io::ErrorKind as Kind;
+        match done {
+            Err(err) if matches!(err.kind(), Kind::BrokenPipe | Kind::ConnectionReset | Kind::ConnectionAborted) => Ok(bytes),
+            done => done,
+        }
+    }
+
     /// An error that says that the host cannot be reached, and why.
     pub(super) fn unreachable(&self, cause: impl std::error::Error + Send + Sync + 'static) -> StoreError {
         let message = format!("host {} cannot be reached: {}", self.host, super::failure::root_cause(&cause));

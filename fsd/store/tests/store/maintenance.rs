@@ -81,6 +81,24 @@ fn a_pin_keeps_its_commit_until_it_is_dropped() -> Result<()> {
 }
 
 #[test]
+fn a_commit_that_is_pinned_late_keeps_the_end_of_its_history() -> Result<()> {
+    let (_dir, source, _store, repository) = fetched_four_times()?;
+    let late = gitmount_store::ids::CommitId::parse(&source.id("main")?)?;
+    // What is before it goes.
+    gc(&repository)?;
+    // No ref leads to it any more, so that the next fetch drops it from the boundary.
+    let mut import = Import::into(&source)?;
+    import.commit("refs/heads/main", "More")?.file(b"1/file", "more\n")?;
+    import.finish()?;
+    fetch(&repository, "main", 1)?;
+    ensure!(!shallow(&repository)?.contains(&late.to_string()));
+    let _pin = repository.pin(late)?;
+    gc(&repository)?;
+    same_files(&repository, &source, late)?;
+    fsck(&repository)
+}
+
+#[test]
 fn gc_is_due_when_packs_pile_up() -> Result<()> {
     let (_dir, source, _store, repository) = fetched_four_times()?;
     ensure!(!is_due(&repository)?);
@@ -256,7 +274,7 @@ fn verify_names_what_is_broken() -> Result<()> {
 fn readers_and_pins_are_undisturbed_by_fetches_and_gc() -> Result<()> {
     let (_dir, source, store, repository) = fetched_four_times()?;
     let url = file_url(&source);
-    let done = std::sync::atomic::AtomicBool::new(false);
+    let done = AtomicBool::new(false);
     std::thread::scope(|scope| -> Result<()> {
         let readers: Vec<_> = (0..2)
             .map(|_| {

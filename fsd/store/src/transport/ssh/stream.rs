@@ -108,11 +108,12 @@ pub(super) struct Writer {
 
 impl Write for Writer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // When the host hung up, its last words are still to be read and say more than the broken pipe: that is no failure to remember.
-        self.wire.wait(self.wire.idle, "take anything", self.half.write(bytes)).map_err(|e| self.wire.fail(e))?
+        let done = self.wire.wait(self.wire.idle, "take anything", self.half.write(bytes)).map_err(|e| self.wire.fail(e))?;
+        self.wire.heard(done, bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.wire.wait(self.wire.idle, "take anything", self.half.flush()).map_err(|e| self.wire.fail(e))?
+        let done = self.wire.wait(self.wire.idle, "take anything", self.half.flush()).map_err(|e| self.wire.fail(e))?;
+        self.wire.heard(done.map(|()| 0), 0).map(drop)
     }
 }
