@@ -19,6 +19,7 @@ use crate::view::{Switched, View};
 
 mod adapter;
 mod counts;
+mod events;
 mod features;
 mod mount;
 mod notify;
@@ -27,6 +28,8 @@ mod session;
 use adapter::Adapter;
 pub use counts::RequestCounts;
 use counts::Requests;
+use events::Events;
+pub use events::Notify;
 pub use features::{Feature, UnknownFeature};
 pub use mount::unmount;
 use notify::Notifier;
@@ -44,12 +47,14 @@ pub struct MountOptions {
     pub threads: usize,
     /// What is not asked of the kernel, to see how it works on older ones.
     pub without: Vec<Feature>,
+    /// Whether watchers are told of switches.
+    pub notify: Notify,
 }
 
 impl MountOptions {
     /// The defaults.
     pub fn new(target: impl Into<PathBuf>, source: impl Into<String>) -> Self {
-        MountOptions { target: target.into(), allow_other: false, source: source.into(), threads: 4, without: vec![] }
+        MountOptions { target: target.into(), allow_other: false, source: source.into(), threads: 4, without: vec![], notify: Notify::None }
     }
 }
 
@@ -72,6 +77,7 @@ pub struct Mount {
     /// `st_dev`: tells this mount from a later one at the same place.
     device: Option<u64>,
     detached: Mutex<bool>,
+    events: Option<Events>,
     /// The number of the descriptor that the session reads, and what keeps it open.
     descriptor: (RawFd, fuser::Notifier),
 }
@@ -119,8 +125,13 @@ impl Opened {
         })?;
         let device = nix::sys::stat::stat(&options.target).ok().map(|stat| stat.st_dev);
         set_read_ahead(device);
+        let events = match (options.notify, device) {
+            (Notify::None, _) => None,
+            (Notify::Inotify, Some(device)) => Some(Events::start(fs.view().clone(), &options.target, device)?),
+            (Notify::Inotify, None) => return Err(io::Error::other("the mount cannot be looked at")),
+        };
         let detached = Mutex::new(false);
-        Ok(Arc::new(Mount { fs, target: options.target.clone(), notifier, requests, finished, device, detached, descriptor }))
+        Ok(Arc::new(Mount { fs, target: options.target.clone(), notifier, requests, finished, device, detached, events, descriptor }))
     }
 }
 
@@ -177,6 +188,7 @@ impl Mount {
         if std::mem::replace(&mut *self.detached.lock(), true) || self.is_finished() {
             return;
         }
+        self.end_events();
         if !self.requests.drain(DRAIN) {
             tracing::warn!(target_dir = %self.target.display(), "some requests are not answered yet; they are answered by whoever resumes the mount");
         }
@@ -215,7 +227,12 @@ impl Mount {
         if *detached {
             return Err(StoreError::new(Fault::Cancelled, "the mount is being handed over to another process"));
         }
-        self.fs.view().switch_to(commit, &*self.notifier)
+        let old = self.view().current().root;
+        let switched = self.view().switch_to(commit, &*self.notifier)?;
+        if let Some(events) = &self.events {
+            events.switched(old, self.view().current().root);
+        }
+        Ok(switched)
     }
 
     /// The view.
@@ -243,7 +260,15 @@ impl Mount {
             // Detached already, and something else stands there now.
             return Ok(());
         }
-        unmount(&self.target, lazy)
+        unmount(&self.target, lazy)?;
+        self.end_events();
+        Ok(())
+    }
+
+    fn end_events(&self) {
+        if let Some(events) = &self.events {
+            events.end();
+        }
     }
 
     /// Whether the mount is gone.

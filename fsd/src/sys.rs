@@ -3,10 +3,14 @@
 //!
 //! The crate's only unsafe code; each block says why it is sound.
 
+use std::ffi::CString;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 
+use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
@@ -110,4 +114,43 @@ pub fn interrupt(thread: libc::pid_t) {
 pub(crate) fn signal_thread(thread: libc::pid_t, signal: Signal) {
     // SAFETY: tgkill takes three integers; a thread that has ended meanwhile is an error that does not matter.
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal as libc::c_int) };
+}
+
+/// A copy of the mount at `path` that is in no namespace and may be written to, whatever the one at `path` says.
+///
+/// # Errors
+/// `PermissionDenied` without `CAP_SYS_ADMIN`; `ENOSYS` on kernels older than Linux 5.12.
+#[allow(unsafe_code)]
+pub fn writable_copy(path: &Path) -> io::Result<OwnedFd> {
+    const OPEN_TREE_CLONE: libc::c_uint = 1;
+    const MOUNT_ATTR_RDONLY: u64 = 1;
+    /// `struct mount_attr` of linux/mount.h.
+    #[repr(C)]
+    struct Attributes {
+        set: u64,
+        clear: u64,
+        propagation: u64,
+        namespace: u64,
+    }
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as libc::c_uint;
+    // SAFETY: the path is a C string that lives through the call; the other arguments are numbers.
+    let tree = unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) };
+    let tree = libc::c_int::try_from(Errno::result(tree)?).map_err(io::Error::other)?;
+    // SAFETY: the call has just made this descriptor; nobody else knows its number.
+    let tree = unsafe { OwnedFd::from_raw_fd(tree) };
+    let attributes = Attributes { set: 0, clear: MOUNT_ATTR_RDONLY, propagation: 0, namespace: 0 };
+    // SAFETY: the empty path is a C string, and the kernel only reads the structure, whose size it is told; both live through the call.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            tree.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attributes,
+            size_of::<Attributes>(),
+        )
+    };
+    Errno::result(done)?;
+    Ok(tree)
 }

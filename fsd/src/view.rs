@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use crate::inode::{DirVersion, Location, NodeId, Table, Time};
 
+mod changes;
 pub mod gate;
 pub mod snapshots;
 pub mod switch;

@@ -141,6 +141,9 @@ pub struct MountArgs {
     /// Earlier commits that stay readable below DIR/.gitmount/commit/ID
     #[arg(long, value_name = "N", default_value = "3", allow_negative_numbers = true)]
     pub keep_snapshots: String,
+    /// Whether watchers are told of switches: none, or inotify (root only)
+    #[arg(long, value_enum, value_name = "HOW", default_value = "none")]
+    pub notify: NotifyArg,
     /// Do without features of the kernel, as on an older one (docs/kernels.md)
     #[arg(long, value_name = "FEATURE,…", value_delimiter = ',', hide = true)]
     pub without_kernel: Vec<String>,
@@ -158,6 +161,15 @@ pub enum OfflineArg {
     /// Serve the last known commit
     #[value(name = "allowStale")]
     AllowStale,
+}
+
+/// `--notify`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum NotifyArg {
+    /// No events, as on network file systems
+    None,
+    /// CLOSE_WRITE for each changed file
+    Inotify,
 }
 
 /// `gitmount unmount`.

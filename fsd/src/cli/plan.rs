@@ -14,13 +14,13 @@ use gitmount_store::url::{RepoUrl, Scheme, UrlPolicy};
 
 use nix::unistd::Uid;
 
-use super::args::{MountArgs, OfflineArg, StoreArg};
+use super::args::{MountArgs, NotifyArg, OfflineArg, StoreArg};
 use super::exit::{CliError, Result, cause};
 use super::{git_config, mount_table, ssh};
 use crate::control::runtime::RuntimeDir;
 use crate::daemon::policy::{self, Offline, Pull};
 use crate::daemon::serving::{Config, RemoteSource, Source};
-use crate::fuse::Feature;
+use crate::fuse::{Feature, Notify};
 
 /// Where fusermount3 looks for what users may do.
 const FUSE_CONF: &str = "/etc/fuse.conf";
@@ -38,6 +38,11 @@ impl Plan {
         let depth = depth(&args.depth)?;
         let without = args.without_kernel.iter().map(|name| name.parse()).collect::<std::result::Result<Vec<Feature>, _>>();
         let without = without.map_err(|e| CliError::usage(e.to_string()))?;
+        let notify = match args.notify {
+            NotifyArg::None => Notify::None,
+            NotifyArg::Inotify if Uid::effective().is_root() => Notify::Inotify,
+            NotifyArg::Inotify => return Err(CliError::usage("--notify inotify needs root: leave it out, and have watchers poll")),
+        };
         let keep_snapshots = snapshots(&args.keep_snapshots)?;
         let path = RepoPath::parse(args.path.as_bytes())?;
         let offline = match args.offline {
@@ -62,7 +67,7 @@ impl Plan {
         let mut store = store_options(&args.store)?;
         store.idle = timeout(&args.timeout)?;
         store.connect = store.connect.min(store.idle);
-        let config = Config { source, path, pull, target, allow_other: args.allow_other, keep_snapshots, without, store };
+        let config = Config { source, path, pull, target, allow_other: args.allow_other, keep_snapshots, without, notify, store };
         Ok(Plan { config })
     }
 

@@ -30,7 +30,7 @@ use super::policy::{Offline, Pull};
 use super::schedule::{Random, Schedule, SystemRandom};
 use super::upstream::{Hold, Local, Remote, Upstream};
 use crate::control::{Failure, Operations};
-use crate::fuse::{Feature, Mount, MountOptions};
+use crate::fuse::{Feature, Mount, MountOptions, Notify};
 use crate::view::{View, ViewOptions};
 
 /// The repository that is mounted.
@@ -79,6 +79,8 @@ pub struct Config {
     pub keep_snapshots: usize,
     /// What is not asked of the kernel.
     pub without: Vec<Feature>,
+    /// Whether inotify watchers are told of switches.
+    pub notify: Notify,
     /// The store; of a local repository only big blobs go there, while they are read.
     pub store: StoreOptions,
 }
@@ -190,6 +192,7 @@ impl Prepared {
             source: self.url.clone(),
             threads: THREADS,
             without: self.config.without.clone(),
+            notify: self.config.notify,
         };
         let commit = self.commit();
         let mount = Mount::new(self.view, &options).map_err(|e| cannot_mount(&options, &e))?;

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, umount2};
 
-use super::MountOptions;
+use super::{MountOptions, Notify};
 use crate::sys::receive_descriptor;
 
 const DEVICE: &str = "/dev/fuse";
@@ -26,6 +26,7 @@ const SUBTYPE: &str = "gitmount";
 /// What the system or the helper said.
 pub(super) fn mount(options: &MountOptions) -> io::Result<OwnedFd> {
     match directly(options) {
+        Err(error) if options.notify == Notify::Inotify => Err(error),
         Err(error) if matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::EPERM | Errno::EACCES)) => through_helper(options),
         other => other,
     }
@@ -41,9 +42,18 @@ fn directly(options: &MountOptions) -> io::Result<OwnedFd> {
     if options.allow_other {
         data.push_str(",allow_other");
     }
-    let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    let safe = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    // Events need a file system that can be opened for writing; then only its mounts are read-only.
+    let flags = if options.notify == Notify::Inotify { safe } else { safe | MsFlags::MS_RDONLY };
     let kind = format!("fuse.{SUBTYPE}");
     nix::mount::mount(Some(options.source.as_str()), &options.target, Some(kind.as_str()), flags, Some(data.as_str()))?;
+    if options.notify == Notify::Inotify {
+        let this_mount = safe | MsFlags::MS_RDONLY | MsFlags::MS_REMOUNT | MsFlags::MS_BIND;
+        nix::mount::mount(None::<&str>, &options.target, None::<&str>, this_mount, None::<&str>).inspect_err(|_| {
+            // The first error is the one to tell.
+            let _ = unmount(&options.target, true);
+        })?;
+    }
     Ok(device.into())
 }
 
