@@ -22,6 +22,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod whole;
 
 use database::{Database, Found};
 use pack::PackAccess;
@@ -167,9 +168,14 @@ impl Objects {
     /// A whole blob. For blobs that may be big use [`Objects::blob_to`].
     pub fn blob(&self, id: ObjectId) -> Result<Vec<u8>> {
         let mut content = Vec::new();
-        let kind = self.read(id, &mut content)?;
-        expect_kind(id, kind, gix::object::Kind::Blob)?;
+        self.blob_into(id, &mut content)?;
         Ok(content)
+    }
+
+    /// As [`Objects::blob`], into a buffer that was used before; its former content is lost.
+    pub fn blob_into(&self, id: ObjectId, out: &mut Vec<u8>) -> Result<()> {
+        let kind = self.read(id, out)?;
+        expect_kind(id, kind, gix::object::Kind::Blob)
     }
 
     /// Writes a blob to `out` in pieces, in bounded memory whatever its size; deltas are resolved through unlinked files in `scratch`.
@@ -202,19 +208,7 @@ impl Objects {
 
     /// Reads the object at `offset` of `pack` into `out`, whose former content is lost.
     pub(crate) fn read_packed(&self, pack: &dyn PackAccess, offset: u64, out: &mut Vec<u8>) -> Result<gix::object::Kind> {
-        decoder::with(|decoder| {
-            let entry = pack.entry(offset)?;
-            if !entry.header.is_delta() {
-                return read_full(pack, &entry, out, decoder);
-            }
-            // A delta is resolved in one buffer that holds base and result: the result is copied out of it.
-            let mut buffer = std::mem::take(&mut decoder.buffer);
-            let kind = self.read_delta(pack, entry, &mut buffer, decoder, 0);
-            out.clear();
-            out.extend_from_slice(&buffer);
-            decoder.buffer = buffer;
-            kind
-        })
+        decoder::with(|decoder| self.read_whole(pack, offset, out, decoder))
     }
 
     /// Where an object is.
@@ -267,11 +261,7 @@ impl Objects {
                 let entry = pack.entry(offset)?;
                 check_whole(id, entry.decompressed_size)?;
                 let mut buffer = std::mem::take(&mut decoder.buffer);
-                let found = if entry.header.is_delta() {
-                    self.read_delta(&*pack, entry, &mut buffer, decoder, 0)
-                } else {
-                    read_full(&*pack, &entry, &mut buffer, decoder)
-                };
+                let found = self.read_whole(&*pack, offset, &mut buffer, decoder);
                 let result = found.and_then(|found| expect_kind(id, found, kind)).and_then(|()| work(&buffer));
                 decoder.buffer = buffer;
                 result
@@ -307,49 +297,6 @@ impl Objects {
         let header = decoder::with(|decoder| data.decode_header(entry, &mut decoder.inflate, &resolve));
         header.map(|header| (header.kind, header.object_size)).map_err(|err| pack.broken(offset).caused_by(err))
     }
-
-    fn read_delta(
-        &self,
-        pack: &dyn PackAccess,
-        entry: gix_pack::data::Entry,
-        out: &mut Vec<u8>,
-        decoder: &mut decoder::Decoder,
-        depth: usize,
-    ) -> Result<gix::object::Kind> {
-        let data = pack.mapped()?;
-        let offset = entry.pack_offset();
-        check_depth(pack, offset, depth)?;
-        let resolve = |base: &gix::hash::oid, out: &mut Vec<u8>| -> gix::Result<Option<gix_pack::data::decode::entry::ResolvedBase>> {
-            use gix_pack::data::decode::entry::ResolvedBase;
-            if let Some(offset) = pack.offset_of(base) {
-                return data.entry(offset).map(ResolvedBase::InPack).map(Some);
-            }
-            let kind = match self.database.find(base).map_err(gix::Error::from_error)? {
-                None => return Ok(None),
-                Some(Found::Loose(loose)) => loose.read(out),
-                Some(Found::Packed(other, offset)) => decoder::with(|decoder| {
-                    let entry = other.entry(offset)?;
-                    if entry.header.is_delta() {
-                        self.read_delta(&*other, entry, out, decoder, depth + 1)
-                    } else {
-                        read_full(&*other, &entry, out, decoder)
-                    }
-                }),
-            };
-            Ok(Some(ResolvedBase::OutOfPack { kind: kind.map_err(gix::Error::from_error)?, end: out.len() }))
-        };
-        match data.decode_entry(entry, out, &mut decoder.inflate, &resolve, &mut decoder.bases) {
-            // Its `object_size` is the delta's size when the cache held the object itself; the length of `out` is right either way.
-            Ok(outcome) => Ok(outcome.kind),
-            // A chain with a base far bigger than its result: not in memory.
-            Err(err) if err.is_resource_exhausted() => {
-                out.clear();
-                out.shrink_to(0);
-                self.stream_packed_to(pack, offset, &std::env::temp_dir(), out).map(|(kind, _)| kind)
-            }
-            Err(err) => Err(pack.broken(offset).caused_by(err)),
-        }
-    }
 }
 
 /// Where an object is.
@@ -365,25 +312,6 @@ const MAX_PACK_HOPS: usize = 32;
 
 fn check_depth(pack: &dyn PackAccess, offset: u64, depth: usize) -> Result<()> {
     if depth < MAX_PACK_HOPS { Ok(()) } else { Err(pack.broken(offset)) }
-}
-
-/// Inflates an entry that is no delta.
-fn read_full(
-    pack: &dyn PackAccess,
-    entry: &gix_pack::data::Entry,
-    out: &mut Vec<u8>,
-    decoder: &mut decoder::Decoder,
-) -> Result<gix::object::Kind> {
-    let data = pack.mapped()?;
-    let broken = || pack.broken(entry.pack_offset());
-    let kind = entry.header.as_kind().ok_or_else(broken)?;
-    let size = usize::try_from(entry.decompressed_size).map_err(|err| broken().caused_by(err))?;
-    out.clear();
-    // A hostile header may claim any size: without the memory it is an error, not an abort.
-    out.try_reserve_exact(size).map_err(|err| broken().caused_by(err))?;
-    out.resize(size, 0);
-    data.decompress_entry(entry, &mut decoder.inflate, out).map_err(|err| broken().caused_by(err))?;
-    Ok(kind)
 }
 
 fn check_whole(id: ObjectId, size: u64) -> Result<()> {

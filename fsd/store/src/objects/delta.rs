@@ -24,8 +24,15 @@ fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
 }
 
 /// Applies `instructions` to `base`; the result has exactly `size` bytes.
-pub(crate) fn apply(base: &[u8], mut instructions: &[u8], size: usize) -> Option<Vec<u8>> {
+pub(crate) fn apply(base: &[u8], instructions: &[u8], size: usize) -> Option<Vec<u8>> {
     let mut out = Vec::new();
+    apply_to(base, instructions, size, &mut out)?;
+    Some(out)
+}
+
+/// As [`apply`], into a buffer that was used before; its former content is lost.
+pub(crate) fn apply_to(base: &[u8], mut instructions: &[u8], size: usize, out: &mut Vec<u8>) -> Option<()> {
+    out.clear();
     out.try_reserve_exact(size).ok()?;
     while let Some((&command, rest)) = instructions.split_first() {
         let piece;
@@ -58,7 +65,7 @@ pub(crate) fn apply(base: &[u8], mut instructions: &[u8], size: usize) -> Option
         }
         out.extend_from_slice(piece);
     }
-    (out.len() == size).then_some(out)
+    (out.len() == size).then_some(())
 }
 
 #[cfg(test)]

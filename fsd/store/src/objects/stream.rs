@@ -63,7 +63,7 @@ impl Objects {
     }
 
     /// The deltas from the entry at `offset` down, and the full object below them.
-    fn chain(&self, pack: &dyn PackAccess, offset: u64) -> Result<(Vec<Link>, Full)> {
+    pub(super) fn chain(&self, pack: &dyn PackAccess, offset: u64) -> Result<(Vec<Link>, Full)> {
         let mut chain = Vec::new();
         let mut elsewhere: Option<Arc<Pack>> = None;
         let mut at = offset;
@@ -99,12 +99,12 @@ impl Objects {
     }
 }
 
-fn access<'a>(elsewhere: Option<&'a Arc<Pack>>, start: &'a dyn PackAccess) -> &'a dyn PackAccess {
+pub(super) fn access<'a>(elsewhere: Option<&'a Arc<Pack>>, start: &'a dyn PackAccess) -> &'a dyn PackAccess {
     elsewhere.map_or(start, |pack| &**pack)
 }
 
 /// The full object at the end of a chain. `None` for the pack means the one the chain starts in.
-enum Full {
+pub(super) enum Full {
     Packed(Option<Arc<Pack>>, gix_pack::data::Entry),
     Loose(Box<Loose>),
 }
@@ -155,10 +155,13 @@ pub(super) fn stream_loose(mut loose: Loose, out: &mut dyn Write) -> Result<(gix
 }
 
 /// One delta of a chain.
-struct Link {
-    pack: Option<Arc<Pack>>,
-    data_offset: u64,
-    size: u64,
+pub(super) struct Link {
+    /// Where it is; `None` means the pack that the chain starts in.
+    pub(super) pack: Option<Arc<Pack>>,
+    /// Where its compressed bytes start.
+    pub(super) data_offset: u64,
+    /// The bytes of the delta itself.
+    pub(super) size: u64,
 }
 
 impl Link {
