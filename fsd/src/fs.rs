@@ -14,6 +14,7 @@ use gitmount_store::objects::{Entry, EntryKind};
 use parking_lot::Mutex;
 
 use crate::inode::{DirVersion, Location, NodeId, Time};
+use crate::view::trees::Listing;
 use crate::view::{Node, View};
 
 pub mod blobs;
@@ -123,7 +124,7 @@ impl FileSystem {
     pub fn new(view: Arc<View>) -> Self {
         let options = view.options();
         FileSystem {
-            blobs: Arc::new(Blobs::new(view.objects().clone(), options.blob_cache)),
+            blobs: Arc::new(Blobs::new(view.objects().clone(), options.caches.clone())),
             prefetch: OnceLock::new(),
             spool: Spool::new(view.objects().clone(), options.spool_dir.clone(), options.spool_limit),
             usage: Mutex::new(None),
@@ -143,10 +144,10 @@ impl FileSystem {
 
     /// Tells the prefetcher which file a reader asks for.
     fn asked(&self, node: &Node) {
-        if let (Some(prefetch), Location::Entry { dir, version, index }) = (self.prefetch.get(), &node.location)
-            && let Ok(tree) = self.view.tree(version.tree)
+        if let (Some(prefetch), Location::Entry { dir, version, index }, Some(listing)) =
+            (self.prefetch.get(), &node.location, &node.listing)
         {
-            prefetch.asked(*dir, *index, tree.entries());
+            prefetch.asked(*dir, *index, version, listing);
         }
     }
 
@@ -160,20 +161,21 @@ impl FileSystem {
             return Ok(self.hidden_attr(hidden));
         }
         let node = self.node(id)?;
-        let in_tree = !matches!(node.location, Location::Orphan(_));
-        self.attr_of(node.id, node.kind, node.object, node.time, in_tree)
+        let mut attr = attr_of(node.id, node.kind, node.time, || node.size(self.view.objects()))?;
+        if matches!(node.location, Location::Orphan(_)) {
+            attr.nlink = 0;
+        }
+        Ok(attr)
     }
 
-    fn attr_of(&self, node: NodeId, kind: EntryKind, object: ObjectId, time: Time, in_tree: bool) -> Result<Attr> {
-        let (size, nlink) = match kind {
-            EntryKind::Directory | EntryKind::Submodule => (DIR_SIZE, DIR_LINKS),
-            EntryKind::File | EntryKind::Executable | EntryKind::Symlink => (self.view.objects().blob_size(object)?, 1),
-        };
-        Ok(Attr { node, kind, size, time, nlink: if in_tree { nlink } else { 0 } })
+    /// Attributes of an entry of a directory's current listing.
+    fn entry_attr(&self, version: &DirVersion, listing: &Listing, index: usize) -> Result<Attr> {
+        let (node, time) = version.entry(index);
+        attr_of(node, listing.entries()[index].kind, time, || listing.size(index, self.view.objects()))
     }
 
     /// The current listing of a directory with its tree, or an error that says why there is none.
-    fn open(&self, id: NodeId) -> Result<(Arc<DirVersion>, Arc<gitmount_store::objects::Tree>)> {
+    fn open(&self, id: NodeId) -> Result<(Arc<DirVersion>, Arc<Listing>)> {
         for _ in 0..ATTEMPTS {
             let node = self.node(id)?;
             match (node.kind, &node.location) {
@@ -202,9 +204,7 @@ impl FileSystem {
         for _ in 0..ATTEMPTS {
             let (version, tree) = self.open(parent)?;
             let Some(index) = tree.find(name) else { return Ok(None) };
-            let entry = &tree.entries()[index];
-            let (node, time) = version.entry(index);
-            let attr = self.attr_of(node, entry.kind, entry.id, time, true)?;
+            let attr = self.entry_attr(&version, &tree, index)?;
             if self.view.table().count(parent, &version, [index]) {
                 return Ok(Some(attr));
             }
@@ -234,17 +234,16 @@ impl FileSystem {
 
     /// Reads up to `size` bytes at `offset`; `done` gets them, now or from another thread once a big file is inflated that far.
     pub fn read(&self, id: NodeId, offset: u64, size: u32, done: impl FnOnce(Result<&[u8]>) + Send + 'static) {
-        let object = match self.node(id) {
+        let node = match self.node(id) {
             Ok(node) if is_dir(node.kind) => return done(Err(FsError::IsDirectory)),
-            Ok(node) => {
-                if offset == 0 {
-                    self.asked(&node);
-                }
-                node.object
-            }
+            Ok(node) => node,
             Err(error) => return done(Err(error)),
         };
-        let total = match self.view.objects().blob_size(object) {
+        if offset == 0 {
+            self.asked(&node);
+        }
+        let object = node.object;
+        let total = match node.size(self.view.objects()) {
             Ok(total) => total,
             Err(error) => return done(Err(error.into())),
         };
@@ -305,11 +304,11 @@ impl FileSystem {
             let missing: Vec<_> = tree.entries().iter().filter(below).map(|e| e.id).filter(|id| !known.contains_key(id)).collect();
             if missing.is_empty() {
                 let mut usage = Usage::default();
-                for entry in tree.entries() {
+                for (index, entry) in tree.entries().iter().enumerate() {
                     let part = match entry.kind {
                         EntryKind::Directory => known.get(&entry.id).copied().unwrap_or_default(),
                         EntryKind::Submodule => Usage::default(),
-                        _ => Usage { bytes: self.view.objects().blob_size(entry.id).unwrap_or(0), files: 0 },
+                        _ => Usage { bytes: tree.size(index, self.view.objects()).unwrap_or(0), files: 0 },
                     };
                     usage.bytes = usage.bytes.saturating_add(part.bytes);
                     usage.files = usage.files.saturating_add(part.files).saturating_add(1);
@@ -335,6 +334,15 @@ impl FileSystem {
         *self.usage.lock() = Some((root, usage));
         Ok(usage)
     }
+}
+
+/// Attributes of something in the tree.
+fn attr_of(node: NodeId, kind: EntryKind, time: Time, size: impl FnOnce() -> gitmount_store::error::Result<u64>) -> Result<Attr> {
+    let (size, nlink) = match kind {
+        EntryKind::Directory | EntryKind::Submodule => (DIR_SIZE, DIR_LINKS),
+        EntryKind::File | EntryKind::Executable | EntryKind::Symlink => (size()?, 1),
+    };
+    Ok(Attr { node, kind, size, time, nlink })
 }
 
 /// A disk-full error of the store as the file system's own, everything else as it is.

@@ -9,20 +9,22 @@ use arc_swap::ArcSwap;
 use gitmount_store::StoreError;
 use gitmount_store::error::{Fault, Result};
 use gitmount_store::ids::{CommitId, ObjectId};
-use gitmount_store::objects::{EntryKind, Objects, Tree};
+use gitmount_store::objects::{EntryKind, Objects};
 use gitmount_store::path::RepoPath;
 use parking_lot::Mutex;
 
 use crate::inode::{DirVersion, Location, NodeId, Table, Time};
 
+pub mod caches;
 mod changes;
 pub mod gate;
 pub mod snapshots;
 pub mod switch;
 pub mod trees;
 
+use caches::Caches;
 use gate::Gate;
-use trees::Trees;
+use trees::{Listing, Trees};
 
 /// What a view is made from.
 #[derive(Debug, Clone)]
@@ -37,8 +39,8 @@ pub struct ViewOptions {
     pub spool_limit: u64,
     /// Blobs above this many bytes are spooled (default 8 MiB).
     pub spool_threshold: u64,
-    /// Bytes of inflated blobs kept in memory (default 8 MiB).
-    pub blob_cache: u64,
+    /// What is kept in memory; views of one process share it (default: its own).
+    pub caches: Arc<Caches>,
     /// Owner shown on every entry.
     pub uid: u32,
     /// Group shown on every entry.
@@ -58,7 +60,7 @@ impl ViewOptions {
             spool_dir: spool_dir.into(),
             spool_limit: 8 << 30,
             spool_threshold: 8 << 20,
-            blob_cache: 8 << 20,
+            caches: Arc::default(),
             uid: nix::unistd::getuid().as_raw(),
             gid: nix::unistd::getgid().as_raw(),
             keep_snapshots: 3,
@@ -102,6 +104,21 @@ pub struct Node {
     pub time: Time,
     /// Where it was found.
     pub location: Location,
+    /// The tree it is an entry of.
+    pub listing: Option<Arc<Listing>>,
+}
+
+impl Node {
+    /// The size of a file or symbolic link.
+    ///
+    /// # Errors
+    /// When its header cannot be read.
+    pub fn size(&self, objects: &Objects) -> Result<u64> {
+        match (&self.listing, &self.location) {
+            (Some(listing), Location::Entry { index, .. }) => listing.size(*index, objects),
+            _ => objects.blob_size(self.object),
+        }
+    }
 }
 
 /// A view. All methods may be called from any thread.
@@ -166,7 +183,7 @@ impl View {
         let view = Arc::new(View {
             table,
             gate: Gate::default(),
-            trees: Trees::new(objects.clone()),
+            trees: Trees::new(objects.clone(), options.caches.clone()),
             snapshot: ArcSwap::from_pointee(snapshot),
             switching: Mutex::new(()),
             commits_known: AtomicBool::new(false),
@@ -210,28 +227,28 @@ impl View {
     }
 
     /// A decoded tree, from the cache when it is there.
-    pub fn tree(&self, id: ObjectId) -> Result<Arc<Tree>> {
+    pub fn tree(&self, id: ObjectId) -> Result<Arc<Listing>> {
         self.trees.get(id)
     }
 
     /// What `node` is; `Ok(None)` when it is not known.
     pub fn node(&self, id: NodeId) -> Result<Option<Node>> {
         let Some(location) = self.table.locate(id) else { return Ok(None) };
-        let (kind, object, time) = match &location {
-            Location::Root(tree, time) => (EntryKind::Directory, *tree, *time),
-            Location::Orphan(orphan) => (orphan.kind, orphan.id, orphan.time),
+        let (kind, object, time, listing) = match &location {
+            Location::Root(tree, time) => (EntryKind::Directory, *tree, *time, None),
+            Location::Orphan(orphan) => (orphan.kind, orphan.id, orphan.time, None),
             Location::Entry { version, index, .. } => {
                 let tree = self.tree(version.tree)?;
                 let entry = &tree.entries()[*index];
-                (entry.kind, entry.id, version.entry(*index).1)
+                (entry.kind, entry.id, version.entry(*index).1, Some(tree.clone()))
             }
         };
-        Ok(Some(Node { id, kind, object, time, location }))
+        Ok(Some(Node { id, kind, object, time, location, listing }))
     }
 
     /// The current version of directory `node` and its tree, loading it on first use; `Ok(None)` when a switch came in between or the node
     /// is no live directory: look at the node again.
-    pub fn open_dir(&self, node: &Node) -> Result<Option<(Arc<DirVersion>, Arc<Tree>)>> {
+    pub fn open_dir(&self, node: &Node) -> Result<Option<(Arc<DirVersion>, Arc<Listing>)>> {
         if let Some(version) = self.table.dir(node.id) {
             let tree = self.tree(version.tree)?;
             return Ok(Some((version, tree)));

@@ -103,7 +103,6 @@ pub struct Prepared {
 
 const SPOOL_LIMIT: u64 = 8 << 30;
 const SPOOL_THRESHOLD: u64 = 8 << 20;
-const BLOB_CACHE: u64 = 8 << 20;
 const THREADS: usize = 4;
 
 impl Prepared {
@@ -160,7 +159,7 @@ impl Prepared {
             spool_dir: store.spool_dir(),
             spool_limit: SPOOL_LIMIT,
             spool_threshold: SPOOL_THRESHOLD,
-            blob_cache: BLOB_CACHE,
+            caches: Arc::default(),
             uid: Uid::effective().as_raw(),
             gid: Gid::effective().as_raw(),
             keep_snapshots: config.keep_snapshots,

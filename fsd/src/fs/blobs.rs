@@ -1,4 +1,4 @@
-//! Inflated blobs of middle size, bounded in bytes. Several reads of one blob at once inflate it once.
+//! Inflated blobs of middle size. Several reads of one blob at once inflate it once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,8 +6,9 @@ use std::sync::Arc;
 use gitmount_store::error::Result;
 use gitmount_store::ids::ObjectId;
 use gitmount_store::objects::Objects;
-use lru::LruCache;
 use parking_lot::{Condvar, Mutex};
+
+use crate::view::caches::{Caches, Source};
 
 type Blob = Arc<Vec<u8>>;
 
@@ -19,84 +20,122 @@ struct Flight {
     finished: bool,
 }
 
-/// The cache of one file system.
+/// The blobs of one file system.
 #[derive(Debug)]
 pub struct Blobs {
     objects: Objects,
-    limit: u64,
-    state: Mutex<State>,
+    caches: Arc<Caches>,
+    source: Source,
+    /// What is being inflated right now; whoever waits for it leaves a mark to get the result.
+    busy: Mutex<HashMap<ObjectId, Flight>>,
     inflated: Condvar,
 }
 
-#[derive(Debug)]
-struct State {
-    map: LruCache<ObjectId, Blob>,
-    bytes: u64,
-    /// What is being inflated right now; whoever waits for it leaves a mark to get the result.
-    busy: HashMap<ObjectId, Flight>,
-}
-
 impl Blobs {
-    /// An empty cache of at most `limit` bytes (one bigger blob is kept alone).
-    pub fn new(objects: Objects, limit: u64) -> Self {
-        let state = State { map: LruCache::unbounded(), bytes: 0, busy: HashMap::new() };
-        Blobs { objects, limit, state: Mutex::new(state), inflated: Condvar::new() }
+    /// Blobs of `objects`, kept in `caches`.
+    pub fn new(objects: Objects, caches: Arc<Caches>) -> Self {
+        let source = caches.source(&objects);
+        Blobs { objects, caches, source, busy: Mutex::default(), inflated: Condvar::new() }
     }
 
     /// The whole blob `id`, kept for the next read of it.
     pub fn get(&self, id: ObjectId) -> Result<Blob> {
-        if let Some(blob) = self.state.lock().map.get(&id) {
-            return Ok(blob.clone());
+        if let Some(blob) = self.caches.blobs().get(self.source, id) {
+            return Ok(blob);
         }
         let blob = self.share(id)?;
-        let mut state = self.state.lock();
-        if state.map.get(&id).is_none() {
-            state.bytes += blob.len() as u64;
-            state.map.put(id, blob.clone());
-            while state.bytes > self.limit && state.map.len() > 1 {
-                if let Some((_, old)) = state.map.pop_lru() {
-                    state.bytes -= old.len() as u64;
-                }
-            }
-        }
-        Ok(blob)
+        let bytes = blob.len() as u64;
+        Ok(self.caches.blobs().put(self.source, id, blob, bytes))
+    }
+
+    /// Keeps a blob no longer.
+    pub fn forget(&self, id: ObjectId) {
+        self.caches.blobs().remove(self.source, id);
     }
 
     /// The whole blob `id`, not kept; those who want it while it is inflated share it.
     pub fn share(&self, id: ObjectId) -> Result<Blob> {
-        let mut state = self.state.lock();
-        if let Some(blob) = state.map.get(&id) {
-            return Ok(blob.clone());
+        self.share_with(id, || self.objects.blob(id).map(Arc::new))
+    }
+
+    fn share_with(&self, id: ObjectId, inflate: impl FnOnce() -> Result<Blob>) -> Result<Blob> {
+        if let Some(blob) = self.caches.blobs().get(self.source, id) {
+            return Ok(blob);
         }
-        if let Some(flight) = state.busy.get_mut(&id) {
+        let mut busy = self.busy.lock();
+        if let Some(flight) = busy.get_mut(&id) {
             flight.waiting += 1;
-            while state.busy.get(&id).is_some_and(|f| !f.finished) {
-                self.inflated.wait(&mut state);
+            while busy.get(&id).is_some_and(|f| !f.finished) {
+                self.inflated.wait(&mut busy);
             }
-            let result = state.busy.get_mut(&id).and_then(|flight| {
+            let result = busy.get_mut(&id).and_then(|flight| {
                 flight.waiting -= 1;
                 flight.result.clone()
             });
-            if state.busy.get(&id).is_some_and(|flight| flight.waiting == 0) {
-                state.busy.remove(&id);
+            if busy.get(&id).is_some_and(|flight| flight.waiting == 0) {
+                busy.remove(&id);
             }
-            drop(state);
+            drop(busy);
             // It failed for whoever inflated it: this caller gets an error of its own.
-            return result.map_or_else(|| self.objects.blob(id).map(Arc::new), Ok);
+            return result.map_or_else(inflate, Ok);
         }
-        state.busy.insert(id, Flight::default());
-        drop(state);
-        let blob = self.objects.blob(id).map(Arc::new);
-        let mut state = self.state.lock();
-        if let Some(flight) = state.busy.get_mut(&id) {
+        busy.insert(id, Flight::default());
+        drop(busy);
+        let mut landing = Landing { blobs: self, id, result: None };
+        let blob = inflate();
+        landing.result = blob.as_ref().ok().cloned();
+        blob
+    }
+}
+
+/// Ends a flight when it is dropped, also by a panic: nobody waits for ever.
+struct Landing<'a> {
+    blobs: &'a Blobs,
+    id: ObjectId,
+    result: Option<Blob>,
+}
+
+impl Drop for Landing<'_> {
+    fn drop(&mut self) {
+        let mut busy = self.blobs.busy.lock();
+        if let Some(flight) = busy.get_mut(&self.id) {
             if flight.waiting == 0 {
-                state.busy.remove(&id);
+                busy.remove(&self.id);
             } else {
                 flight.finished = true;
-                flight.result = blob.as_ref().ok().cloned();
-                self.inflated.notify_all();
+                flight.result = self.result.take();
+                self.blobs.inflated.notify_all();
             }
         }
-        blob
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gitmount_store::local::LocalRepository;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    #[test]
+    fn a_panic_while_inflating_wakes_those_who_wait() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(std::process::Command::new("git").args(["init", "-q", "--bare"]).arg(dir.path()).status().unwrap().success());
+        let objects = LocalRepository::discover(dir.path()).unwrap().objects();
+        let id = ObjectId::null(objects.hash());
+        let blobs = Blobs::new(objects, Arc::default());
+        std::thread::scope(|scope| {
+            let waits = std::sync::OnceLock::new();
+            let panics = || {
+                waits.get_or_init(|| scope.spawn(|| blobs.share_with(id, || Ok(Arc::new(b"whole".to_vec())))));
+                while blobs.busy.lock().get(&id).is_some_and(|flight| flight.waiting == 0) {
+                    std::thread::yield_now();
+                }
+                panic!("on purpose");
+            };
+            catch_unwind(AssertUnwindSafe(|| blobs.share_with(id, panics))).unwrap_err();
+            let blob = waits.into_inner().unwrap().join().unwrap();
+            assert_eq!(blob.unwrap().as_slice(), b"whole");
+        });
+        assert!(blobs.busy.lock().is_empty());
     }
 }

@@ -65,12 +65,12 @@ impl FileSystem {
             && let Some(prefetch) = self.prefetch.get()
         {
             // The end is asked for when everything before it has been linked.
-            prefetch.listed(dir);
+            prefetch.listed(dir, &version, &tree);
         }
         for (index, entry) in tree.entries().iter().enumerate().skip(from) {
-            let (node, time) = version.entry(index);
+            let node = version.entry(index).0;
             // A broken object is told when its own entry is asked for; the listing goes on.
-            let mut attr = if link { self.attr_of(node, entry.kind, entry.id, time, true).ok() } else { None };
+            let mut attr = if link { self.entry_attr(&version, &tree, index).ok() } else { None };
             if attr.is_some() && !self.view.table().count(dir, &version, [index]) {
                 // A switch came in between: from here on this is an older listing.
                 (link, attr) = (false, None);

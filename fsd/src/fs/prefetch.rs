@@ -2,8 +2,9 @@
 //!
 //! A cold walk (`tar`, `grep -r`, `cp -r`) waits for one message per file. Here such a walk is recognised by its order: the first file of a
 //! directory that was just listed, then the next ones. Each file it has to ask for doubles a window of bytes, up to a bound; that much is
-//! inflated and stored ahead (`FUSE_NOTIFY_STORE`), in this directory and in those listed next. A reader in any other order closes the
-//! window, so a walk that only lists, or random reads, store nothing.
+//! inflated and stored ahead (`FUSE_NOTIFY_STORE`), in this directory and in those listed next. Meanwhile the files of the directories that
+//! come after are inflated ([`ahead`]), so that the walk never waits for zlib. A reader in any other order closes the window, so a walk
+//! that only lists, or random reads, store nothing. So does a machine that is short of memory.
 //!
 //! Promises: what is stored is what a read would have given; at most one window is stored for each read that was asked for; nothing waits
 //! for this.
@@ -12,14 +13,23 @@ use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
-use gitmount_store::objects::{Entry, EntryKind};
+use gitmount_store::ids::ObjectId;
+use gitmount_store::objects::{Entry, EntryKind, Objects};
 use lru::LruCache;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use super::blobs::Blobs;
-use crate::inode::NodeId;
+use crate::inode::{DirVersion, NodeId};
 use crate::view::View;
+use crate::view::trees::Listing;
+
+mod ahead;
+mod pressure;
+
+use ahead::Ahead;
+use pressure::Pressure;
 
 /// The kernel's page cache, for files that the kernel knows.
 pub trait PageCache: Send + Sync {
@@ -33,10 +43,12 @@ const WINDOW: (u64, u64) = (512 << 10, 8 << 20);
 const LARGEST: u64 = 1 << 20;
 /// Directories whose progress is remembered.
 const DIRECTORIES: NonZeroUsize = NonZeroUsize::new(512).expect("not zero");
-/// Directories that may wait to be stored.
+/// Directories that may wait to be stored, and listings that may wait to be noticed.
 const QUEUE: usize = 64;
-/// Storing threads.
-const WORKERS: usize = 1;
+/// Threads.
+const WORKERS: usize = 2;
+/// A thread without work stays this long.
+const LINGER: Duration = Duration::from_millis(200);
 
 /// The prefetcher of one mount.
 pub struct Prefetch {
@@ -44,6 +56,9 @@ pub struct Prefetch {
     blobs: Arc<Blobs>,
     cache: Arc<dyn PageCache>,
     state: Mutex<State>,
+    work: Condvar,
+    /// Never locked together with `state`: trees are read under this lock, and handlers take the other one.
+    ahead: Mutex<Ahead>,
 }
 
 impl std::fmt::Debug for Prefetch {
@@ -57,112 +72,230 @@ struct State {
     window: u64,
     /// Bytes that may still be stored before a reader has to ask again.
     credit: u64,
-    /// How far each listed directory has been read or stored.
+    /// How far each listed directory has been read or is being stored.
     progress: LruCache<NodeId, usize>,
-    queue: VecDeque<NodeId>,
+    /// Directories with files to store; the one that was listed last comes first, since its reader is there.
+    stack: Vec<Listed>,
+    /// What the walk did, for [`Ahead`].
+    steps: VecDeque<Step>,
     workers: usize,
+    idle: usize,
+}
+
+#[derive(Debug, Clone)]
+struct Listed {
+    dir: NodeId,
+    version: Arc<DirVersion>,
+    listing: Arc<Listing>,
+}
+
+#[derive(Debug)]
+enum Step {
+    Listed(NodeId, ObjectId),
+    Reads(NodeId),
+}
+
+/// What a thread does next.
+#[derive(Debug)]
+enum Work {
+    /// Store this file.
+    Store { dir: NodeId, index: usize, node: NodeId, id: ObjectId },
+    /// Inflate this blob, whose file the kernel does not know yet.
+    Keep(ObjectId),
 }
 
 impl Prefetch {
     /// A prefetcher that has seen nothing yet.
     pub fn new(view: Arc<View>, blobs: Arc<Blobs>, cache: Arc<dyn PageCache>) -> Self {
-        let state = State { window: 0, credit: 0, progress: LruCache::new(DIRECTORIES), queue: VecDeque::new(), workers: 0 };
-        Prefetch { view, blobs, cache, state: Mutex::new(state) }
+        let state = State {
+            window: 0,
+            credit: 0,
+            progress: LruCache::new(DIRECTORIES),
+            stack: Vec::new(),
+            steps: VecDeque::new(),
+            workers: 0,
+            idle: 0,
+        };
+        Prefetch { view, blobs, cache, state: Mutex::new(state), work: Condvar::new(), ahead: Mutex::default() }
     }
 
     /// `dir` was listed to its end.
-    pub fn listed(self: &Arc<Self>, dir: NodeId) {
+    pub fn listed(self: &Arc<Self>, dir: NodeId, version: &Arc<DirVersion>, listing: &Arc<Listing>) {
         let mut state = self.state.lock();
         if state.progress.get(&dir).is_none() {
             state.progress.put(dir, 0);
         }
         if state.credit > 0 {
-            self.enqueue(&mut state, dir);
+            state.note(Step::Listed(dir, version.tree));
+            self.enqueue(&mut state, Listed { dir, version: version.clone(), listing: listing.clone() });
         }
     }
 
-    /// The kernel asked for the beginning of the file that is entry `index` of `entries`, those of `dir`.
-    pub fn asked(self: &Arc<Self>, dir: NodeId, index: usize, entries: &[Entry]) {
+    /// The kernel asked for the beginning of the file that is entry `index` of `dir`.
+    pub fn asked(self: &Arc<Self>, dir: NodeId, index: usize, version: &Arc<DirVersion>, listing: &Arc<Listing>) {
         let mut state = self.state.lock();
         let Some(&next) = state.progress.get(&dir) else { return };
         if index < next {
             return;
         }
-        if entries[next..index].iter().any(is_file) {
-            (state.window, state.credit) = (0, 0);
+        // Nobody has to ask for an empty file.
+        let left_out = |(at, entry)| is_file(entry) && listing.size(at, self.view.objects()).is_ok_and(|size| size > 0);
+        if listing.entries().iter().enumerate().take(index).skip(next).any(left_out) {
+            state.close();
             return;
         }
         state.progress.put(dir, index + 1);
         state.window = (state.window * 2).clamp(WINDOW.0, WINDOW.1);
         state.credit = state.window;
-        self.enqueue(&mut state, dir);
+        state.note(Step::Reads(dir));
+        self.enqueue(&mut state, Listed { dir, version: version.clone(), listing: listing.clone() });
     }
 
-    fn enqueue(self: &Arc<Self>, state: &mut State, dir: NodeId) {
-        if state.queue.len() >= QUEUE || state.queue.contains(&dir) {
-            return;
+    fn enqueue(self: &Arc<Self>, state: &mut State, listed: Listed) {
+        state.stack.retain(|known| known.dir != listed.dir);
+        if state.stack.len() >= QUEUE {
+            state.stack.remove(0);
         }
-        state.queue.push_back(dir);
-        if state.workers < WORKERS {
+        state.stack.push(listed);
+        if state.idle > 0 {
+            self.work.notify_one();
+        } else if state.workers < WORKERS {
             let prefetch = self.clone();
-            if thread::Builder::new().name("prefetch".into()).spawn(move || prefetch.work()).is_ok() {
+            if thread::Builder::new().name("prefetch".into()).spawn(move || prefetch.run()).is_ok() {
                 state.workers += 1;
             }
         }
     }
 
-    fn work(&self) {
-        loop {
-            let dir = {
-                let mut state = self.state.lock();
-                match state.queue.pop_front() {
-                    Some(dir) => dir,
-                    None => {
-                        state.workers -= 1;
-                        return;
+    fn run(&self) {
+        let mut pressure = Pressure::default();
+        while let Some(work) = self.next() {
+            if pressure.is_short() {
+                self.state.lock().close();
+                self.ahead.lock().clear(&self.blobs);
+                continue;
+            }
+            match work {
+                Work::Store { dir, index, node, id } => {
+                    // What cannot be read is told to the reader who asks for it.
+                    let Ok(blob) = self.blobs.share(id) else { continue };
+                    self.blobs.forget(id);
+                    if !self.cache.store(node, &blob) {
+                        self.state.lock().refused(dir, index);
                     }
                 }
-            };
-            self.store(dir);
+                Work::Keep(id) => {
+                    let _ = self.blobs.get(id);
+                }
+            }
         }
     }
 
-    /// Stores the files of `dir` from where its reader is, as far as the credit goes.
-    fn store(&self, dir: NodeId) {
-        let Some(version) = self.view.table().dir(dir) else { return };
-        let Ok(tree) = self.view.tree(version.tree) else { return };
-        for (index, entry) in tree.entries().iter().enumerate() {
-            if !is_file(entry) || version.lookups(index) == 0 {
-                continue;
-            }
-            if self.state.lock().progress.peek(&dir).is_none_or(|next| index < *next) {
-                continue;
-            }
-            // What cannot be read is told to the reader who asks for it.
-            let Ok(size) = self.view.objects().blob_size(entry.id) else { continue };
-            if size == 0 || size > LARGEST {
-                continue;
-            }
-            {
-                let mut state = self.state.lock();
-                if state.credit < size {
-                    state.credit = 0;
-                    return;
+    /// Waits for work; `None` when there was none for a while, and the thread is to end.
+    fn next(&self) -> Option<Work> {
+        let mut waited = false;
+        loop {
+            let mut state = self.state.lock();
+            if let Some(work) = state.claim(self.view.objects()) {
+                if state.idle > 0 && !state.stack.is_empty() {
+                    self.work.notify_one();
                 }
-                state.credit -= size;
+                return Some(work);
             }
-            let Ok(blob) = self.blobs.share(entry.id) else { continue };
-            if !self.cache.store(version.entry(index).0, &blob) {
-                return;
+            let steps = std::mem::take(&mut state.steps);
+            let walks = state.credit > 0;
+            drop(state);
+            if walks && let Some(id) = self.look_ahead(steps) {
+                return Some(Work::Keep(id));
             }
             let mut state = self.state.lock();
-            if let Some(next) = state.progress.get_mut(&dir) {
-                *next = (*next).max(index + 1);
+            if !state.stack.is_empty() || !state.steps.is_empty() {
+                continue;
             }
+            if waited {
+                state.workers -= 1;
+                let last = state.workers == 0;
+                drop(state);
+                if last {
+                    // The walk has ended, or it would have asked for more.
+                    self.ahead.lock().clear(&self.blobs);
+                }
+                return None;
+            }
+            state.idle += 1;
+            waited = self.work.wait_for(&mut state, LINGER).timed_out();
+            state.idle -= 1;
+        }
+    }
+
+    fn look_ahead(&self, steps: VecDeque<Step>) -> Option<ObjectId> {
+        let mut ahead = self.ahead.lock();
+        for step in steps {
+            match step {
+                Step::Listed(dir, tree) => ahead.listed(&self.view, &self.blobs, dir, tree),
+                Step::Reads(dir) => ahead.reads(&self.view, dir),
+            }
+        }
+        ahead.next(&self.view)
+    }
+}
+
+impl State {
+    fn note(&mut self, step: Step) {
+        if self.steps.len() >= QUEUE {
+            self.steps.pop_front();
+        }
+        self.steps.push_back(step);
+    }
+
+    /// Nothing more is stored until a walk is recognised again.
+    fn close(&mut self) {
+        (self.window, self.credit) = (0, 0);
+        self.stack.clear();
+        self.steps.clear();
+    }
+
+    /// The next file to store.
+    fn claim(&mut self, objects: &Objects) -> Option<Work> {
+        while let Some(Listed { dir, version, listing }) = self.stack.last() {
+            if let Some(next) = self.progress.get_mut(dir) {
+                for (index, entry) in listing.entries().iter().enumerate().skip(*next) {
+                    if !is_file(entry) || version.lookups(index) == 0 {
+                        continue;
+                    }
+                    let Ok(size) = listing.size(index, objects) else { continue };
+                    if !is_stored(size) {
+                        continue;
+                    }
+                    if self.credit < size {
+                        self.credit = 0;
+                        self.stack.clear();
+                        return None;
+                    }
+                    self.credit -= size;
+                    *next = index + 1;
+                    return Some(Work::Store { dir: *dir, index, node: version.entry(index).0, id: entry.id });
+                }
+            }
+            self.stack.pop();
+        }
+        None
+    }
+
+    /// The kernel did not take a file: its directory is left to the reader.
+    fn refused(&mut self, dir: NodeId, index: usize) {
+        self.stack.retain(|listed| listed.dir != dir);
+        if let Some(next) = self.progress.get_mut(&dir) {
+            *next = (*next).min(index);
         }
     }
 }
 
 fn is_file(entry: &Entry) -> bool {
     matches!(entry.kind, EntryKind::File | EntryKind::Executable)
+}
+
+/// Whether files of this size are stored ahead.
+fn is_stored(size: u64) -> bool {
+    size > 0 && size <= LARGEST
 }

@@ -243,7 +243,7 @@ impl Objects {
     }
 
     /// The objects directory.
-    pub(crate) fn directory(&self) -> &Path {
+    pub fn directory(&self) -> &Path {
         self.database.directory()
     }
 

@@ -1,5 +1,6 @@
 //! The file system without a kernel: its answers, what it tells the kernel, what it stores ahead.
 
+mod caches;
 mod fixture;
 mod prefetch;
 mod snapshots;

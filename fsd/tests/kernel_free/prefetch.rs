@@ -82,6 +82,39 @@ fn the_first_file_in_order_brings_the_others_and_those_of_the_next_listing() {
 }
 
 #[test]
+fn an_empty_first_file_does_not_hide_the_order() {
+    let fixture = Fixture::new(&[("a/0", ""), ("a/1", "1"), ("a/2", "2")]);
+    let pages = Arc::new(Pages::default());
+    fixture.fs.prefetch_into(pages.clone());
+    let nodes = list(&fixture, "a");
+    assert_eq!(fixture.read(nodes[1]), b"1");
+    pages.wait(1);
+    assert_eq!(pages.nodes(), [nodes[2]]);
+}
+
+#[test]
+fn files_of_the_next_directories_are_inflated_before_they_are_listed_and_given_back_after() {
+    let names: Vec<_> = ["a", "a/x", "b", "c"].iter().flat_map(|dir| (0..5).map(move |n| format!("{dir}/{n}"))).collect();
+    let files: Vec<_> = names.iter().map(|name| (name.as_str(), name.as_str())).collect();
+    let fixture = Fixture::new(&files);
+    fixture.fs.prefetch_into(Arc::new(Pages::default()));
+    let kept = |bytes: u64| {
+        let end = Instant::now() + Duration::from_secs(20);
+        while fixture.view().options().caches.blobs().bytes() != bytes {
+            assert!(Instant::now() < end, "{} bytes are kept", fixture.view().options().caches.blobs().bytes());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    let nodes = list(&fixture, "a");
+    assert_eq!(fixture.read(nodes[0]), b"a/0");
+    kept(5 * (5 + 3 + 3));
+    // The walk goes no further.
+    kept(0);
+    assert_eq!(fixture.read(list(&fixture, "b")[0]), b"b/0");
+    kept(5 * 3);
+}
+
+#[test]
 fn a_reader_in_no_order_gets_nothing_ahead() {
     let (fixture, pages, [a, b]) = listed();
     for node in [a[3], b[4], a[2], b[1]] {

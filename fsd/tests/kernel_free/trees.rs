@@ -31,7 +31,7 @@ fn a_big_directory_and_its_parent_do_not_push_each_other_out() {
     // Bigger than everything that is kept together.
     let big = git(dir.path(), &["mktree"], &lines);
     let root = git(dir.path(), &["mktree"], &format!("040000 tree {big}\tbig\n"));
-    let trees = Trees::new(LocalRepository::discover(dir.path()).expect("a repository").objects());
+    let trees = Trees::new(LocalRepository::discover(dir.path()).expect("a repository").objects(), Arc::default());
     let get = |id: &str| trees.get(ObjectId::from_hex(id.as_bytes()).expect("an id")).expect("a tree");
     let (first_root, first_big) = (get(&root), get(&big));
     for _ in 0..3 {
