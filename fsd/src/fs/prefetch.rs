@@ -3,7 +3,7 @@
 //! A cold walk (`tar`, `grep -r`, `cp -r`) waits for one message per file. Here such a walk is recognised by its order: the first file of a
 //! directory that was just listed, then the next ones. Each file it has to ask for doubles a window of bytes, up to a bound; that much is
 //! inflated and stored ahead (`FUSE_NOTIFY_STORE`), in this directory and in those listed next. Meanwhile the files of the directories that
-//! come after are inflated ([`ahead`]), so that the walk never waits for zlib. A reader in any other order closes the window, so a walk
+//! come after are inflated (`ahead`), so that the walk never waits for zlib. A reader in any other order closes the window, so a walk
 //! that only lists, or random reads, store nothing. So does a machine that is short of memory.
 //!
 //! Promises: what is stored is what a read would have given; at most one window is stored for each read that was asked for; nothing waits
