@@ -47,7 +47,7 @@ pub fn verify(args: &VerifyArgs) -> Result<()> {
             println!("{url}: {} objects checked, all are well", report.objects);
             Ok(())
         }
-        n => Err(CliError::other(format!("{url} has {n} broken objects or packs: remove it from the store and mount it again"))),
+        n => Err(CliError::other(format!("{url} has {n} broken objects or packs: the next pull or mount fetches them again"))),
     }
 }
 

@@ -10,10 +10,11 @@ use std::sync::atomic::AtomicBool;
 use crate::credential::Auth;
 use crate::error::{Fault, Result, StoreError};
 use crate::ids::{CommitId, ObjectId};
+use crate::maintenance::heal;
 use crate::refspec::RefSpec;
-use crate::repository::Repository;
 use crate::repository::lock::Lock;
 use crate::repository::shallow::Boundary;
+use crate::repository::{Condition, Repository};
 use crate::transport::{self, RemoteRef};
 use crate::url::Scheme;
 
@@ -87,6 +88,8 @@ struct Fetch<'a> {
     auth: &'a Auth,
     progress: &'a dyn Progress,
     stop: &'a Arc<AtomicBool>,
+    /// Something in the repository is not whole: nothing is believed to be there because something else is.
+    damaged: bool,
 }
 
 /// One spec of a fetch, and what became of it.
@@ -137,7 +140,23 @@ pub(crate) fn run_many(
 ) -> Result<Vec<Result<Fetched>>> {
     progress.update(Phase::Negotiating, 0, None);
     let mut items: Vec<Item<'_>> = specs.iter().map(Item::new).collect();
-    Fetch { repository, depth, auth, progress, stop }.run(&mut items)?;
+    let mut damaged = heal::examine_suspect(repository, stop)? != Condition::Sound;
+    let mut fetched = Fetch { repository, depth, auth, progress, stop, damaged }.run(&mut items);
+    if fetched.as_ref().is_err_and(|err| err.fault() == Fault::Corrupt) && !damaged && !repository.is_examined_lately() {
+        // What the host sends may be right, and what is here be broken.
+        let lock = repository.lock(stop)?;
+        let examined = heal::examine(repository, stop)?;
+        drop(lock);
+        if examined.removed || examined.condition != Condition::Sound {
+            damaged = true;
+            fetched = Fetch { repository, depth, auth, progress, stop, damaged }.run(&mut items);
+        }
+    }
+    fetched?;
+    if damaged && items.iter().any(|item| matches!(&item.outcome, Some(Ok(fetched)) if fetched.received)) {
+        let _lock = repository.lock(stop)?;
+        heal::judge(repository, stop)?;
+    }
     Ok(items.into_iter().map(|item| item.outcome.unwrap_or_else(|| Err(unfinished()))).collect())
 }
 
@@ -247,6 +266,9 @@ impl Fetch<'_> {
         let objects = self.repository.objects();
         // A remote of another hash is told apart when it is connected to.
         if commit.kind() != objects.hash() || !objects.contains(commit)? {
+            return Ok(None);
+        }
+        if self.damaged && heal::whole_tips(self.repository, &[commit], self.stop)?.is_empty() {
             return Ok(None);
         }
         self.check_kind(spec, commit)?;

@@ -3,12 +3,13 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use crate::error::Result;
+use crate::error::{Fault, Result, StoreError};
 use crate::objects::reach::Limits;
 use crate::packing::{self, Counts};
 use crate::repository::Repository;
 
 mod files;
+pub(crate) mod heal;
 mod merge;
 mod verify;
 
@@ -61,7 +62,7 @@ pub fn maintain(repository: &Repository, stop: &AtomicBool) -> Result<Option<GcR
     let _lock = repository.lock(stop)?;
     let directory = repository.objects().directory().to_owned();
     let before = files::Files::list(&directory)?;
-    merge::merge(repository, stop)?;
+    suspecting(repository, merge::merge(repository, stop))?;
     let after = files::Files::list(&directory)?;
     Ok(Some(GcReport {
         bytes_before: before.bytes,
@@ -101,27 +102,36 @@ pub fn gc(repository: &Repository, stop: &AtomicBool) -> Result<GcReport> {
     };
     let boundary = repository.boundary()?;
     let tips = repository.tips()?;
-    let limits = Limits { boundary: &boundary, depth: 0, skip: &|_| false, stop, problem: &mut Err };
-    let mut kept = objects.reach(&tips, limits)?.ids;
+    // What is known to be lost is no reason to keep everything else; what is found to be lost now is looked at before anything goes.
+    let lost = repository.is_incomplete()?;
+    let mut problem = |err: StoreError| if lost && err.fault() == Fault::Corrupt { Ok(()) } else { Err(err) };
+    let limits = Limits { boundary: &boundary, depth: 0, skip: &|_| false, stop, problem: &mut problem };
+    let mut kept = suspecting(repository, objects.reach(&tips, limits))?.ids;
+    if lost {
+        kept.retain(|id| objects.contains_now(id));
+    }
     // One that is missing is lost already, and no reason to keep everything else.
     kept.extend(repository.kept_objects()?.into_iter().filter(|id| objects.contains_now(id)));
 
     let packed: u64 = objects.packs().iter().map(|pack| u64::from(pack.index().num_objects())).sum();
     let tidy = before.packs.len() <= 1 && before.loose.is_empty() && packed == kept.len() as u64;
-    let new = if tidy { None } else { packing::copy(&objects, kept.iter().copied(), &repository.pack_dir(), &Counts::default(), stop)? };
+    let copy = || packing::copy(&objects, kept.iter().copied(), &repository.pack_dir(), &Counts::default(), stop);
+    let new = if tidy { None } else { suspecting(repository, copy())? };
     if let Some(new) = &new {
         files::check_index(&new.path, &kept, objects.hash())?;
     }
 
     // From here on until the end nobody can pin what is about to go.
     let _pins = repository.lock_pins()?;
-    let wanted = repository.tips()?.into_iter().chain(repository.kept_objects()?.into_iter().filter(|id| objects.contains_now(id)));
-    if wanted.into_iter().any(|id| !kept.contains(&id)) {
+    let mut wanted = repository.tips()?.into_iter().chain(repository.kept_objects()?).filter(|id| objects.contains_now(id));
+    if wanted.any(|id| !kept.contains(&id)) {
         // Somebody pinned another commit or object meanwhile: the next run sees it. All is kept, the new pack too.
         tracing::info!(repository = %repository.git_dir().display(), "a commit was pinned meanwhile, nothing is removed this time");
     } else {
         repository.shrink_boundary(|id| kept.contains(id))?;
         if !tidy {
+            let going: Vec<_> = before.packs.iter().filter(|pack| new.as_ref().is_none_or(|new| new.path != **pack)).cloned().collect();
+            repository.record_packs(&going)?;
             before.remove(new.as_ref().map(|new| new.path.as_path()))?;
         }
     }
@@ -133,4 +143,12 @@ pub fn gc(repository: &Repository, stop: &AtomicBool) -> Result<GcReport> {
     let (left, _) = merge::sizes(repository)?;
     let _ = std::fs::write(repository.git_dir().join(LEFT), left.to_string());
     Ok(report)
+}
+
+/// Leaves a mark when something was broken, so that the next fetch mends it.
+fn suspecting<T>(repository: &Repository, result: Result<T>) -> Result<T> {
+    if result.as_ref().is_err_and(|err| err.fault() == Fault::Corrupt) {
+        repository.suspect()?;
+    }
+    result
 }

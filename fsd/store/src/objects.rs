@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use bstr::{BStr, BString};
@@ -113,7 +114,7 @@ impl Objects {
     /// Reads a commit.
     pub fn commit(&self, id: CommitId) -> Result<CommitInfo> {
         let id = id.id();
-        self.with_object(id, gix::object::Kind::Commit, |data| {
+        self.noticed(self.with_object(id, gix::object::Kind::Commit, |data| {
             let broken = || StoreError::new(Fault::Corrupt, format!("commit {id} is malformed"));
             let commit = gix::objs::CommitRef::from_bytes(data, self.hash()).map_err(|err| broken().caused_by(err))?;
             let committer = commit.committer().map_err(|err| broken().caused_by(err))?;
@@ -121,14 +122,14 @@ impl Objects {
             let since = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
             let time = SystemTime::UNIX_EPOCH.checked_add(since).unwrap_or(SystemTime::UNIX_EPOCH);
             Ok(CommitInfo { tree: commit.tree(), time })
-        })
+        }))
     }
 
     /// Reads and decodes a tree.
     pub fn tree(&self, id: ObjectId) -> Result<Tree> {
-        self.with_object(id, gix::object::Kind::Tree, |data| {
-            Tree::decode(data, self.hash()).map_err(|err| StoreError::new(err.fault(), format!("tree {id} is refused: {err}")))
-        })
+        // What is refused is no damage: it was made so.
+        self.noticed(self.with_object(id, gix::object::Kind::Tree, |data| Ok(Tree::decode(data, self.hash()))))?
+            .map_err(|err| StoreError::new(err.fault(), format!("tree {id} is refused: {err}")))
     }
 
     /// The tree at `path` below `root`.
@@ -160,7 +161,7 @@ impl Objects {
 
     /// The size of a blob in bytes, from its header alone.
     pub fn blob_size(&self, id: ObjectId) -> Result<u64> {
-        let (kind, size) = self.header(id)?;
+        let (kind, size) = self.noticed(self.header(id))?;
         expect_kind(id, kind, gix::object::Kind::Blob)?;
         Ok(size)
     }
@@ -174,15 +175,31 @@ impl Objects {
 
     /// As [`Objects::blob`], into a buffer that was used before; its former content is lost.
     pub fn blob_into(&self, id: ObjectId, out: &mut Vec<u8>) -> Result<()> {
-        let kind = self.read(id, out)?;
+        let kind = self.noticed(self.read(id, out))?;
         expect_kind(id, kind, gix::object::Kind::Blob)
     }
 
     /// Writes a blob to `out` in pieces, in bounded memory whatever its size; deltas are resolved through unlinked files in `scratch`.
     pub fn blob_to(&self, id: ObjectId, scratch: &Path, out: &mut dyn Write) -> Result<u64> {
-        let (kind, size) = self.stream_to(id, scratch, out)?;
+        let (kind, size) = self.noticed(self.stream_to(id, scratch, out))?;
         expect_kind(id, kind, gix::object::Kind::Blob)?;
         Ok(size)
+    }
+
+    /// Whether a reader found something broken or missing since [`Objects::forget_damage`].
+    pub(crate) fn has_noticed_damage(&self) -> bool {
+        self.database.damage.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn forget_damage(&self) {
+        self.database.damage.store(false, Ordering::Relaxed);
+    }
+
+    fn noticed<T>(&self, read: Result<T>) -> Result<T> {
+        if read.as_ref().is_err_and(|err| err.fault() == Fault::Corrupt) {
+            self.database.damage.store(true, Ordering::Relaxed);
+        }
+        read
     }
 
     /// Whether the object is there.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 
@@ -11,12 +11,14 @@ use crate::credential::Auth;
 use crate::error::{Fault, Result, StoreError};
 use crate::fetch::{self, FetchRequest, Fetched, Progress};
 use crate::ids::{CommitId, ObjectId};
+use crate::maintenance::heal;
 use crate::objects::Objects;
 use crate::refspec::RefSpec;
 use crate::transport::NetOptions;
 use crate::url::RepoUrl;
 
 mod clean;
+mod damage;
 pub(crate) mod durable;
 pub(crate) mod in_use;
 pub(crate) mod lock;
@@ -25,6 +27,7 @@ mod pin;
 mod refs;
 pub(crate) mod shallow;
 
+pub(crate) use damage::Condition;
 use in_use::InUse;
 use lock::Lock;
 pub use pin::Pin;
@@ -46,6 +49,8 @@ pub struct Repository {
     objects: ArcSwap<Objects>,
     /// Commits that are known to be there with this much history, so that a poll walks no history.
     complete: Mutex<Vec<(ObjectId, u32)>>,
+    /// When everything was looked at and nothing was found.
+    sound: Mutex<Option<Instant>>,
     in_use: InUse,
 }
 
@@ -61,7 +66,7 @@ impl Repository {
         let objects = Objects::open(git_dir.join("objects"), object_format(&git_dir)?)?;
         let refs = Refs::new(&git_dir);
         let objects = ArcSwap::from_pointee(objects);
-        let repository = Repository { git_dir, url, net, refs, objects, complete: Mutex::new(Vec::new()), in_use };
+        let repository = Repository { git_dir, url, net, refs, objects, complete: Mutex::new(Vec::new()), sound: Mutex::new(None), in_use };
         // When somebody has the lock, what looks like a leftover is work in progress.
         if let Some(_lock) = Lock::try_take(&repository.lock_file())? {
             clean::leftovers(&repository.git_dir)?;
@@ -89,6 +94,22 @@ impl Repository {
         stop: &Arc<AtomicBool>,
     ) -> Result<Vec<Result<Fetched>>> {
         fetch::run_many(self, specs, depth, auth, progress, stop)
+    }
+
+    /// Looks at every object, removes what is broken, and fetches each commit that is to be kept and is not whole, by its id. Gives those
+    /// commits with what became of them; none when all is well. A fetch does the same for the refs that it fetches, when something is known
+    /// to be broken.
+    pub fn repair(&self, auth: &Auth, progress: &dyn Progress, stop: &Arc<AtomicBool>) -> Result<Vec<(CommitId, Result<Fetched>)>> {
+        let tips = {
+            let _lock = self.lock(stop)?;
+            heal::examine(self, stop)?;
+            let tips = self.tips()?;
+            let whole = heal::whole_tips(self, &tips, stop)?;
+            tips.into_iter().filter(|tip| !whole.contains(tip)).map(CommitId::new).collect::<Vec<_>>()
+        };
+        let specs: Vec<RefSpec> = tips.iter().map(|tip| RefSpec::Commit(*tip)).collect();
+        let fetched = self.fetch_many(&specs, 1, auth, progress, stop)?;
+        Ok(tips.into_iter().zip(fetched).collect())
     }
 
     /// The commit the last successful fetch of `spec` gave, without asking the remote (any depth); `None` when it was never fetched.
@@ -165,6 +186,13 @@ impl Repository {
         let _pins = self.lock_pins()?;
         let before = self.boundary()?;
         self.replace_boundary(&before, &self.objects.load().tidy(&self.tips()?, &before))
+    }
+
+    /// Keeps of the boundary only what the commits `tips` lead to. The repository's lock is held.
+    pub(crate) fn tidy_boundary_to(&self, tips: &[ObjectId]) -> Result<()> {
+        let _pins = self.lock_pins()?;
+        let before = self.boundary()?;
+        self.replace_boundary(&before, &self.objects.load().tidy(tips, &before))
     }
 
     /// Checks that a commit that is to be pinned is there, and ends its history where it ends: when nothing led to it for a while it may

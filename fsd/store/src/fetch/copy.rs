@@ -84,7 +84,9 @@ impl Fetch<'_> {
         // A commit that is here ends the walk only when its history is here as well.
         let full = cut_here.is_empty();
         let have = |id: &gix::hash::oid| {
-            ours.contains_now(id) && (full || !ours.header(id.to_owned()).is_ok_and(|(kind, _)| kind == gix::object::Kind::Commit))
+            !self.damaged
+                && ours.contains_now(id)
+                && (full || !ours.header(id.to_owned()).is_ok_and(|(kind, _)| kind == gix::object::Kind::Commit))
         };
         let limits = Limits { boundary, depth: self.depth, skip: &have, stop: self.stop, problem: &mut Err };
         let commits: Vec<ObjectId> = targets.iter().map(|target| target.commit).collect();

@@ -73,7 +73,7 @@ impl Fetch<'_> {
     /// as long as all the rest. It does not when the parent is in sight and the first commit that it is told of. Later fetches of a ref do
     /// without, since among the parents may be old branches that were merged.
     fn lead(&self, open: &[&mut Item<'_>]) -> Result<Option<ObjectId>> {
-        if self.depth != 1 || open.iter().any(|item| item.is_commit()) {
+        if self.damaged || self.depth != 1 || open.iter().any(|item| item.is_commit()) {
             return Ok(None);
         }
         for item in open {
@@ -155,6 +155,7 @@ impl Fetch<'_> {
         }
         let commits: Vec<(&RefSpec, CommitId)> = found.iter().map(|(position, commit)| (items[*position].spec, *commit)).collect();
         self.record(&commits, &cut, &joined)?;
+        self.repository.record_packs(&[])?;
         for (position, commit) in found {
             let item = &mut items[position];
             let ref_name = item.target.take().and_then(|target| target.ref_name);
@@ -184,7 +185,7 @@ impl Fetch<'_> {
         let objects = self.repository.objects();
         let fresh = received.pack.as_ref().filter(|pack| pack.fresh).map(|pack| pack.path.as_path());
         let older: Vec<_> = objects.packs().into_iter().filter(|pack| fresh.is_some_and(|fresh| pack.path() != fresh)).collect();
-        let known = |id: &gix::hash::oid| older.iter().any(|pack| pack.index().lookup(id).is_some());
+        let known = |id: &gix::hash::oid| !self.damaged && older.iter().any(|pack| pack.index().lookup(id).is_some());
         let incomplete =
             |err| StoreError::new(Fault::Corrupt, format!("{} sent an incomplete commit {commit}", self.repository.url())).caused_by(err);
         // Parents that came along are found by whoever asks for them later, so they must be whole, too.

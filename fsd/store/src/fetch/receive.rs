@@ -11,6 +11,7 @@ use super::remote::{Remote, agent, failed};
 use super::{Fetch, Phase};
 use crate::error::{Fault, Result, StoreError};
 use crate::ids::ObjectId;
+use crate::maintenance::heal;
 use crate::packing::{self, NewPack};
 use crate::repository::shallow::Boundary;
 use crate::repository::{Repository, durable, shallow};
@@ -47,21 +48,25 @@ impl Remote<'_> {
     /// Receives `wants` with `depth` commits of history (0: all of it). Of what is here the host is told of `lead` first.
     pub(super) fn receive(&mut self, fetch: &Fetch<'_>, wants: &[ObjectId], depth: u32, lead: Option<ObjectId>) -> Result<Received> {
         fetch.progress.update(Phase::Negotiating, 0, None);
-        monitor::watch(fetch.progress, |counters| self.receive_counted(fetch.repository, wants, depth, lead, counters))
+        monitor::watch(fetch.progress, |counters| self.receive_counted(fetch, wants, depth, lead, counters))
     }
 
     fn receive_counted(
         &mut self,
-        repository: &Repository,
+        fetch: &Fetch<'_>,
         wants: &[ObjectId],
         depth: u32,
         lead: Option<ObjectId>,
         counters: &Arc<Counters>,
     ) -> Result<Received> {
+        let repository = fetch.repository;
         let objects = repository.objects();
         objects.relist()?;
         let boundary = repository.boundary()?;
-        let tips: Vec<ObjectId> = repository.tips()?.into_iter().filter(|tip| objects.contains_now(tip)).collect();
+        let mut tips: Vec<ObjectId> = repository.tips()?.into_iter().filter(|tip| objects.contains_now(tip)).collect();
+        if fetch.damaged {
+            tips = heal::whole_tips(repository, &tips, self.stop)?;
+        }
         // gix writes the shallow file by itself, not durably and before we had a look: it gets a copy.
         let scratch = tempfile::Builder::new()
             .prefix(".tmp-")

@@ -39,6 +39,7 @@ pub(super) fn merge(repository: &Repository, stop: &AtomicBool) -> Result<()> {
         files::check_index(&new.path, &ids, objects.hash())?;
     }
     let old: Vec<PathBuf> = small.iter().map(|(_, pack)| pack.path().to_owned()).collect();
+    repository.record_packs(&old)?;
     files::remove_packs(&directory, &old, new.as_ref().map(|new| new.path.as_path()))?;
     objects.relist()
 }

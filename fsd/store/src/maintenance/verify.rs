@@ -26,7 +26,7 @@ pub struct VerifyReport {
 }
 
 /// Checks every pack checksum, every object against its id, and that what is pinned or known is complete down to where its history was
-/// cut. Waits while the repository is fetched.
+/// cut. Waits while the repository is fetched. When something is broken, the next fetch gets it again.
 ///
 /// # Errors
 /// Only what keeps it from looking, such as `stop` being set; what is broken is in the report.
@@ -34,11 +34,11 @@ pub fn verify(repository: &Repository, stop: &AtomicBool) -> Result<VerifyReport
     let _lock = repository.lock(stop)?;
     let objects = repository.objects();
     objects.relist()?;
-    let mut check = Check { objects: &objects, stop, scratch: repository.git_dir(), report: VerifyReport::default(), content: Vec::new() };
+    let mut check = Check::new(&objects, repository.git_dir(), stop);
     let files = Files::list(objects.directory())?;
     for path in &files.packs {
         match Pack::open(&path.with_extension("idx"), objects.hash()) {
-            Ok(pack) => check.pack(&pack)?,
+            Ok(pack) => drop(check.pack(&pack)?),
             Err(err) => check.problem(err),
         }
     }
@@ -46,34 +46,56 @@ pub fn verify(repository: &Repository, stop: &AtomicBool) -> Result<VerifyReport
         check.go_on()?;
         check.loose(path, *id);
     }
+    let before = check.found;
     check.connectivity(repository)?;
+    // What is known to be lost alone is nothing new.
+    if !check.report.problems.is_empty() && !(repository.is_incomplete()? && before == 0) {
+        repository.suspect()?;
+    }
     Ok(check.report)
 }
 
-struct Check<'a> {
+pub(super) struct Check<'a> {
     objects: &'a Objects,
     stop: &'a AtomicBool,
     scratch: &'a Path,
     report: VerifyReport,
+    /// How often something was found, also when it was said before.
+    found: usize,
     content: Vec<u8>,
 }
 
-impl Check<'_> {
+/// What a look at a pack found.
+pub(super) struct PackState {
+    /// Whether there is nothing to object to.
+    pub(super) sound: bool,
+    /// The objects that are what they should be.
+    pub(super) readable: Vec<ObjectId>,
+}
+
+impl<'a> Check<'a> {
+    pub(super) fn new(objects: &'a Objects, scratch: &'a Path, stop: &'a AtomicBool) -> Self {
+        Check { objects, stop, scratch, report: VerifyReport::default(), found: 0, content: Vec::new() }
+    }
+
     fn problem(&mut self, problem: impl ToString) {
+        self.found += 1;
         let problem = problem.to_string();
         if !self.report.problems.contains(&problem) {
             self.report.problems.push(problem);
         }
     }
 
-    fn go_on(&self) -> Result<()> {
+    pub(super) fn go_on(&self) -> Result<()> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(StoreError::new(Fault::Cancelled, "the check of the repository was cancelled"));
         }
         Ok(())
     }
 
-    fn pack(&mut self, pack: &Pack) -> Result<()> {
+    pub(super) fn pack(&mut self, pack: &Pack) -> Result<PackState> {
+        let before = self.found;
+        let mut readable = Vec::new();
         self.go_on()?;
         if pack.index().verify_checksum(&mut Discard, self.stop).is_err() {
             self.problem(format!("the index of pack {} has a wrong checksum", pack.path().display()));
@@ -82,7 +104,7 @@ impl Check<'_> {
             Ok(data) => data,
             Err(err) => {
                 self.problem(err);
-                return Ok(());
+                return Ok(PackState { sound: false, readable });
             }
         };
         if data.verify_checksum(&mut Discard, self.stop).is_err() {
@@ -95,12 +117,12 @@ impl Check<'_> {
             self.go_on()?;
             self.report.objects += 1;
             match self.packed_id(pack, offset) {
-                Ok(actual) if actual == id => {}
+                Ok(actual) if actual == id => readable.push(id),
                 Ok(actual) => self.problem(format!("object {id} in pack {} hashes to {actual}", pack.path().display())),
                 Err(err) => self.problem(format!("object {id} cannot be read: {err}")),
             }
         }
-        Ok(())
+        Ok(PackState { sound: self.found == before, readable })
     }
 
     fn packed_id(&mut self, pack: &Pack, offset: u64) -> Result<ObjectId> {
@@ -116,7 +138,9 @@ impl Check<'_> {
         hashing.id()
     }
 
-    fn loose(&mut self, path: &Path, id: ObjectId) {
+    /// Checks a loose object; whether it is what it should be.
+    pub(super) fn loose(&mut self, path: &Path, id: ObjectId) -> bool {
+        let before = self.found;
         self.report.objects += 1;
         match self.objects.loose_id(id) {
             Ok(Some(actual)) if actual == id => {}
@@ -124,6 +148,7 @@ impl Check<'_> {
             Ok(None) => self.problem(format!("object file {} is gone", path.display())),
             Err(err) => self.problem(err),
         }
+        self.found == before
     }
 
     /// Everything below the pinned and known commits is there.

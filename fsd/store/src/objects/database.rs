@@ -4,6 +4,7 @@
 //! and packs that a repack replaces are seen without being told. Packs that are mapped go on being read after they were removed.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
@@ -17,6 +18,8 @@ pub(crate) struct Database {
     hash: gix::hash::Kind,
     known: ArcSwap<Known>,
     refreshing: Mutex<()>,
+    /// A reader found something broken or missing.
+    pub(super) damage: AtomicBool,
 }
 
 /// How often packs are listed for one object: a bound instead of trust that nobody replaces them all the time.
@@ -40,7 +43,7 @@ pub(super) enum Found {
 impl Database {
     pub(super) fn open(directory: PathBuf, hash: gix::hash::Kind) -> Result<Self> {
         let known = read_known(&directory, hash, &Known::default())?;
-        Ok(Database { directory, hash, known: ArcSwap::from_pointee(known), refreshing: Mutex::new(()) })
+        Ok(Database { directory, hash, known: ArcSwap::from_pointee(known), refreshing: Mutex::new(()), damage: AtomicBool::new(false) })
     }
 
     pub(super) fn hash(&self) -> gix::hash::Kind {

@@ -4,6 +4,7 @@ mod fetch;
 mod fetch_failures;
 mod fetch_history;
 mod fetch_many;
+mod heal;
 mod keep;
 mod local;
 mod maintenance;
