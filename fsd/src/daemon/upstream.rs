@@ -18,7 +18,7 @@ pub trait Upstream: Send + Sync {
     /// The commit at which the ref stands now, with all its objects present.
     fn fetch(&self, progress: &dyn Progress, stop: &Arc<AtomicBool>) -> Result<CommitId>;
 
-    /// The commit of the last fetch that worked, without asking anybody.
+    /// The commit of the last fetch that worked, without asking anybody; `None` also when the own credential never fetched.
     fn known(&self) -> Result<Option<CommitId>>;
 
     /// Keeps a present commit from being removed.
@@ -43,7 +43,8 @@ impl Upstream for Remote {
     }
 
     fn known(&self) -> Result<Option<CommitId>> {
-        self.repository.known(&self.request.spec)
+        // What others have fetched is not theirs to see whom the host never let in, or has refused since.
+        if self.repository.has_fetched_with(&self.request.auth)? { self.repository.known(&self.request.spec) } else { Ok(None) }
     }
 
     fn pin(&self, commit: CommitId) -> Result<Hold> {

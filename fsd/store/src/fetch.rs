@@ -4,6 +4,7 @@
 //! repository's lock, connect, receive the pack into the object store and make it durable, then the shallow boundary, then the ref. A
 //! crash between any two of these leaves a store that opens and serves what it served before.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -88,6 +89,8 @@ struct Fetch<'a> {
     auth: &'a Auth,
     progress: &'a dyn Progress,
     stop: &'a Arc<AtomicBool>,
+    /// The host answered, and so let `auth` in.
+    contacted: &'a Cell<bool>,
     /// Something in the repository is not whole: nothing is believed to be there because something else is.
     damaged: bool,
 }
@@ -140,24 +143,40 @@ pub(crate) fn run_many(
 ) -> Result<Vec<Result<Fetched>>> {
     progress.update(Phase::Negotiating, 0, None);
     let mut items: Vec<Item<'_>> = specs.iter().map(Item::new).collect();
-    let mut damaged = heal::examine_suspect(repository, stop)? != Condition::Sound;
-    let mut fetched = Fetch { repository, depth, auth, progress, stop, damaged }.run(&mut items);
-    if fetched.as_ref().is_err_and(|err| err.fault() == Fault::Corrupt) && !damaged && !repository.is_examined_lately() {
+    let contacted = Cell::new(false);
+    let result =
+        with_healing(repository, &mut items, Fetch { repository, depth, auth, progress, stop, contacted: &contacted, damaged: false });
+    match &result {
+        Ok(()) if contacted.get() => repository.remember_credential(auth)?,
+        // Hosts also say "not found" to hide what may not be seen.
+        Err(err) if matches!(err.fault(), Fault::Refused | Fault::NotFound) => repository.forget_credential(auth)?,
+        _ => {}
+    }
+    result?;
+    Ok(items.into_iter().map(|item| item.outcome.unwrap_or_else(|| Err(unfinished()))).collect())
+}
+
+/// Runs a fetch, after and before what is broken here is removed if there is reason to.
+fn with_healing(repository: &Repository, items: &mut [Item<'_>], mut fetch: Fetch<'_>) -> Result<()> {
+    let stop = fetch.stop;
+    fetch.damaged = heal::examine_suspect(repository, stop)? != Condition::Sound;
+    let mut fetched = fetch.run(items);
+    if fetched.as_ref().is_err_and(|err| err.fault() == Fault::Corrupt) && !fetch.damaged && !repository.is_examined_lately() {
         // What the host sends may be right, and what is here be broken.
         let lock = repository.lock(stop)?;
         let examined = heal::examine(repository, stop)?;
         drop(lock);
         if examined.removed || examined.condition != Condition::Sound {
-            damaged = true;
-            fetched = Fetch { repository, depth, auth, progress, stop, damaged }.run(&mut items);
+            fetch.damaged = true;
+            fetched = fetch.run(items);
         }
     }
     fetched?;
-    if damaged && items.iter().any(|item| matches!(&item.outcome, Some(Ok(fetched)) if fetched.received)) {
+    if fetch.damaged && items.iter().any(|item| matches!(&item.outcome, Some(Ok(fetched)) if fetched.received)) {
         let _lock = repository.lock(stop)?;
         heal::judge(repository, stop)?;
     }
-    Ok(items.into_iter().map(|item| item.outcome.unwrap_or_else(|| Err(unfinished()))).collect())
+    Ok(())
 }
 
 fn unfinished() -> StoreError {
@@ -166,7 +185,10 @@ fn unfinished() -> StoreError {
 
 impl Fetch<'_> {
     fn run(&self, items: &mut [Item<'_>]) -> Result<()> {
-        self.settle_commits(items, None)?;
+        // Objects are shared, access to them is not.
+        if items.iter().any(Item::is_commit) && self.repository.has_fetched_with(self.auth)? {
+            self.settle_commits(items, None)?;
+        }
         if items.iter().all(|item| !item.is_open()) {
             return Ok(());
         }
@@ -174,6 +196,7 @@ impl Fetch<'_> {
             return self.copy_from_disk(items);
         }
         if let Some(listed) = self.poll(items)? {
+            self.contacted.set(true);
             self.settle_names(items, &listed, None)?;
             if items.iter().all(|item| !item.is_open()) {
                 return Ok(());
@@ -204,6 +227,7 @@ impl Fetch<'_> {
 
     fn connect(&self) -> Result<Remote<'_>> {
         let remote = Remote::connect(self.repository, self.auth, self.stop)?;
+        self.contacted.set(true);
         self.repository.adopt_hash(remote.hash())?;
         Ok(remote)
     }

@@ -20,6 +20,7 @@ use crate::url::RepoUrl;
 mod clean;
 mod damage;
 pub(crate) mod durable;
+mod fingerprint;
 pub(crate) mod in_use;
 pub(crate) mod lock;
 mod named;

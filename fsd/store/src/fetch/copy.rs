@@ -24,6 +24,8 @@ impl Fetch<'_> {
             StoreError::new(Fault::NotFound, message).caused_by(err)
         })?;
         let source = source.to_thread_local();
+        self.contacted.set(true);
+        self.settle_commits(items, None)?;
         let objects = Objects::open(source.common_dir().join("objects"), source.object_hash())?;
         if items.iter().any(|item| item.is_open() && !item.is_commit()) {
             let listed = self.list(&source, &prefixes(items))?;

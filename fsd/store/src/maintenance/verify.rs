@@ -49,7 +49,8 @@ pub fn verify(repository: &Repository, stop: &AtomicBool) -> Result<VerifyReport
     let before = check.found;
     check.connectivity(repository)?;
     // What is known to be lost alone is nothing new.
-    if !check.report.problems.is_empty() && !(repository.is_incomplete()? && before == 0) {
+    let news = before > 0 || !repository.is_incomplete()?;
+    if news && !check.report.problems.is_empty() {
         repository.suspect()?;
     }
     Ok(check.report)

@@ -1,5 +1,6 @@
 //! The store against git: repositories that git made, hosts that git serves, and git's own word on what came out.
 
+mod credentials;
 mod fetch;
 mod fetch_failures;
 mod fetch_history;
