@@ -7,6 +7,7 @@
 
 pub mod daemon;
 pub mod http;
+pub mod proxy;
 pub mod ssh;
 pub mod tls;
 

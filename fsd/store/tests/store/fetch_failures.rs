@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use gitmount_store::Fault;
 use gitmount_store::fetch::{Phase, Progress};
-use gitmount_store::repository::Repository;
 use gitmount_store::store::{Store, StoreOptions};
 use gitmount_store::url::{RepoUrl, UrlPolicy};
 use gitmount_tests::fixtures::content::noise;
@@ -18,7 +17,7 @@ use gitmount_tests::scratch::SmallDisk;
 use gitmount_tests::servers::daemon::GitDaemon;
 use gitmount_tests::servers::http::{Fault as Misbehaviour, HttpServer};
 
-use crate::support::{TestStore, fetch, fsck, packs, request, same_files, try_fetch};
+use crate::support::{TestStore, clean, fetch, fsck, packs, request, same_files, try_fetch};
 
 /// A source with one file of 3 MB that does not compress.
 fn source(dir: &Path) -> Result<Repo> {
@@ -27,19 +26,6 @@ fn source(dir: &Path) -> Result<Repo> {
     import.commit("refs/heads/main", "First")?.file(b"noise", noise(3 << 20))?.file(b"small", "small\n")?;
     import.finish()?;
     Ok(repo)
-}
-
-/// Nothing temporary is in the repository.
-fn clean(repository: &Repository) -> Result<()> {
-    for dir in ["", "objects/pack"] {
-        for entry in std::fs::read_dir(repository.git_dir().join(dir))? {
-            let name = entry?.file_name().to_string_lossy().into_owned();
-            let known = ["pack-", "HEAD", "config", "description", "info", "objects", "refs", "shallow", "gitmount"];
-            ensure!(known.iter().any(|known| name.starts_with(known)) && !name.ends_with(".keep"), "{dir}/{name} is left");
-            ensure!(name == "gitmount.lock" || !name.ends_with(".lock"), "{dir}/{name} is left");
-        }
-    }
-    Ok(())
 }
 
 #[test]

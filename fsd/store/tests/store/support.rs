@@ -74,6 +74,19 @@ pub(crate) fn fsck(repository: &Repository) -> Result<()> {
     Ok(())
 }
 
+/// Nothing temporary is in the repository.
+pub(crate) fn clean(repository: &Repository) -> Result<()> {
+    for dir in ["", "objects/pack"] {
+        for entry in std::fs::read_dir(repository.git_dir().join(dir))? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            let known = ["pack-", "HEAD", "config", "description", "info", "objects", "refs", "shallow", "gitmount"];
+            ensure!(known.iter().any(|known| name.starts_with(known)) && !name.ends_with(".keep"), "{dir}/{name} is left");
+            ensure!(name == "gitmount.lock" || !name.ends_with(".lock"), "{dir}/{name} is left");
+        }
+    }
+    Ok(())
+}
+
 /// How many commits git counts below `commit`.
 pub(crate) fn history(repository: &Repository, commit: impl ToString) -> Result<usize> {
     as_git(repository).line(["rev-list", "--count", &commit.to_string()])?.parse().context("git printed no number")
