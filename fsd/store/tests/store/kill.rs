@@ -39,9 +39,9 @@ fn victim() -> Result<()> {
     let Ok(work) = std::env::var(WORK) else { return Ok(()) };
     let repository = open(Path::new(&std::env::var(STORE)?), &std::env::var(URL)?)?;
     match work.as_str() {
-        "fetch" => drop(fetch(&repository, "main", 1)?),
-        "gc" => drop(gc(&repository)?),
-        _ => drop(maintain(&repository, &AtomicBool::new(false))?.context("there is nothing to merge")?),
+        "fetch" => ensure!(fetch(&repository, "main", 1)?.received),
+        "gc" => ensure!(gc(&repository)?.packs_after > 0),
+        _ => ensure!(maintain(&repository, &AtomicBool::new(false))?.is_some(), "there is nothing to merge"),
     }
     Ok(())
 }
