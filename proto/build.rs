@@ -6,6 +6,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("cargo:rerun-if-changed={file}");
     }
     let descriptors = protox::compile(files, ["."])?;
-    tonic_prost_build::configure().compile_fds(descriptors)?;
+    // What has a secret in it gets a `Debug` that does not show it, see `src/secret.rs`.
+    let secret = ["Token", "Ssh", "Credential", "PublishRequest", "UpdateCredentialRequest"].map(|m| format!(".gitmount.fsd.v1.{m}"));
+    tonic_prost_build::configure().skip_debug(&secret).compile_fds(descriptors)?;
     Ok(())
 }

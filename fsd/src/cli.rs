@@ -2,13 +2,18 @@
 //!
 //! - [`args`]: options and help; [`exit`]: one sentence and a code for every error.
 //! - [`mount`]: the process that serves; [`plan`] checks its options, [`background`] starts it, [`signals`] end it.
-//! - [`unmount`], [`status`], [`store_commands`]: the other commands; [`mounts`] finds who serves what, [`mount_table`] asks the kernel.
+//! - [`daemon`]: the process that serves many; [`through`]: the same commands by way of it; [`systemd`]: what it tells its supervisor.
+//! - [`logging`]: what goes to stderr of a process that stays.
+//! - [`unmount`], [`status`], [`log`], [`store_commands`]: the other commands; [`mounts`] finds who serves what, [`mount_table`] asks the kernel.
 //! - [`login`], [`git_config`], [`ssh`], [`ssh_config`]: what git users have already; [`progress`]: the bar.
 
 pub mod args;
 pub mod background;
+pub mod daemon;
 pub mod exit;
 pub mod git_config;
+pub mod log;
+pub mod logging;
 pub mod login;
 pub mod mount;
 pub mod mount_table;
@@ -20,6 +25,8 @@ pub mod ssh;
 pub mod ssh_config;
 pub mod status;
 pub mod store_commands;
+pub mod systemd;
+pub mod through;
 pub mod unmount;
 
 use std::process::ExitCode;
@@ -50,6 +57,8 @@ pub fn main() -> ExitCode {
         Command::Unmount(args) => unmount::unmount(args),
         Command::Pull(args) => unmount::pull(args),
         Command::Status(args) => status::run(args),
+        Command::Log(args) => log::run(args),
+        Command::Daemon(args) => daemon::run(args),
         Command::Verify(args) => store_commands::verify(args),
         Command::Gc(args) => store_commands::gc(args),
         Command::Hold(args) => handover::hold::serve(&args.socket).map_err(|error| exit::CliError::other(error.to_string())),

@@ -1,12 +1,14 @@
-//! The socket on which a mount answers `status`, `pull`, `unmount`.
+//! The socket on which a mount, or a daemon with many, answers.
 //!
-//! - [`runtime`]: the directory of the sockets, and who may claim a mount point's name in it.
-//! - [`server`]: the service; it calls what implements [`Operations`] and checks every caller's user id.
+//! - [`runtime`]: the directory of the sockets of single mounts, and who may claim a mount point's name in it.
+//! - [`listen`]: the socket's connections: whose they are, how many, and which are of no use.
+//! - [`server`]: the service; it calls what implements [`Operations`].
 //! - [`client`]: the other side, for the command line.
 //!
 //! A mount point has at most one live socket in a runtime directory, and a socket whose process died is recognised and removed.
 
 pub mod client;
+pub mod listen;
 pub mod runtime;
 pub mod server;
 
@@ -21,10 +23,42 @@ pub trait Operations: Send + Sync + 'static {
     fn views(&self) -> Vec<proto::View>;
     /// Fetches now, and gives what is served afterwards.
     fn pull(&self, target: &Path) -> Option<Result<proto::Pulled, Failure>>;
+    /// Notes a demand for the view at a target.
+    fn demand(&self, _target: &Path) -> Option<Result<proto::Noted, Failure>> {
+        Some(Err(one_mount()))
+    }
+    /// Fetches a repository now for all its views, or notes a demand for it.
+    fn pull_url(&self, _url: &str, _wait: bool) -> Result<proto::Noted, Failure> {
+        Err(one_mount())
+    }
     /// Unmounts.
     fn unmount(&self, target: &Path, lazy: bool) -> Option<Result<(), Failure>>;
     /// Counters, from memory.
     fn statistics(&self, target: &Path) -> Option<proto::StatisticsResponse>;
+    /// Shows a view at a target.
+    fn publish(&self, _request: proto::PublishRequest) -> Result<proto::Published, Failure> {
+        Err(one_mount())
+    }
+    /// Takes away what is shown at a target.
+    fn unpublish(&self, _target: &Path, _remove: bool) -> Result<(), Failure> {
+        Err(one_mount())
+    }
+    /// Gives a published target another credential.
+    fn update_credential(&self, _target: &Path, _credential: Option<proto::Credential>) -> Option<Result<(), Failure>> {
+        Some(Err(one_mount()))
+    }
+    /// What happens from now on; `None` where nothing is told.
+    fn watch(&self) -> Option<tokio::sync::broadcast::Receiver<proto::Event>> {
+        None
+    }
+    /// The last events of the view at a target, oldest first, from memory.
+    fn log(&self, _target: &Path) -> Option<Vec<proto::Event>> {
+        None
+    }
+}
+
+fn one_mount() -> Failure {
+    Failure::new(Fault::Usage, "this process serves one mount: ask the socket of `gitmount daemon`")
 }
 
 /// Why an operation failed: what of a [`StoreError`] travels to another process, or to several callers.

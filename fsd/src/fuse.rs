@@ -245,6 +245,11 @@ impl Mount {
         &self.target
     }
 
+    /// The device that the kernel's table of mounts shows for it.
+    pub fn device(&self) -> Option<u64> {
+        self.device
+    }
+
     /// Messages of the kernel so far.
     pub fn requests(&self) -> RequestCounts {
         self.requests.counts()

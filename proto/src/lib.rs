@@ -1,8 +1,10 @@
 //! What gitmount's processes say to each other: types generated from the `.proto` files, and the client side of a unix socket.
 //!
 //! - [`fsd::v1`]: the control socket of a process that serves mounts (`fsd/v1/control.proto`).
+//! - `secret`: messages with a credential print without it.
 //! - [`socket`]: a channel to a server on a unix socket.
 
+mod secret;
 pub mod socket;
 
 /// The file system daemon.

@@ -9,9 +9,11 @@
 //! - [`upstream`]: a repository whose branch moves.
 //! - [`mount`]: the `gitmount` command, run for an account of the test's own.
 //! - [`torture`]: readers that check that they see one commit at a time.
+//! - [`daemon`]: a `gitmount daemon` of a test's own, and a client of its socket.
 //! - [`compare`]: a directory against what git says of a commit.
 
 pub mod compare;
+pub mod daemon;
 pub mod fixtures;
 pub mod git;
 pub mod import;

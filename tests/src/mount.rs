@@ -6,13 +6,13 @@
 mod binary;
 mod status;
 
-use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -35,7 +35,7 @@ pub struct Account {
     store: PathBuf,
     env: Vec<(OsString, OsString)>,
     id: Option<(u32, u32)>,
-    mounts: Cell<usize>,
+    mounts: AtomicUsize,
 }
 
 impl Account {
@@ -62,7 +62,7 @@ impl Account {
 
     fn with_program(program: PathBuf, id: Option<(u32, u32)>) -> Result<Self> {
         let dir = scratch::dir()?;
-        let account = Account { store: dir.path().join("store"), dir, program, env: Vec::new(), id, mounts: Cell::new(0) };
+        let account = Account { store: dir.path().join("store"), dir, program, env: Vec::new(), id, mounts: AtomicUsize::new(0) };
         for path in [account.home(), account.home().join(".ssh"), account.runtime()] {
             fs::create_dir(&path)?;
             fs::set_permissions(&path, fs::Permissions::from_mode(0o700))?;
@@ -155,8 +155,8 @@ impl Account {
 
     /// A new empty directory to mount on.
     pub fn mount_point(&self) -> Result<PathBuf> {
-        self.mounts.set(self.mounts.get() + 1);
-        let path = self.dir.path().join(format!("mnt-{}", self.mounts.get()));
+        let number = self.mounts.fetch_add(1, Ordering::SeqCst) + 1;
+        let path = self.dir.path().join(format!("mnt-{number}"));
         fs::create_dir(&path)?;
         self.own(&path)?;
         Ok(path)
@@ -241,7 +241,7 @@ impl Drop for Account {
             // It may end by itself at this moment.
             let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(id), nix::sys::signal::Signal::SIGKILL);
         }
-        for n in 1..=self.mounts.get() {
+        for n in 1..=self.mounts.load(Ordering::SeqCst) {
             detach(&self.dir.path().join(format!("mnt-{n}")));
         }
     }
@@ -353,6 +353,13 @@ pub fn is_mounted(dir: &Path) -> Result<bool> {
     let shown = dir.to_string_lossy();
     let table = fs::read_to_string("/proc/self/mounts")?;
     Ok(table.lines().any(|line| line.split(' ').nth(1) == Some(&shown)))
+}
+
+/// The mount points at and below `dir`, in the order in which they were mounted.
+pub fn mounts_below(dir: &Path) -> Result<Vec<PathBuf>> {
+    let table = fs::read_to_string("/proc/self/mounts")?;
+    let points = table.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
+    Ok(points.filter(|point| point.starts_with(dir)).collect())
 }
 
 /// Takes away what is mounted on `dir`, also when nobody answers for it.

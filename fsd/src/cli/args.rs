@@ -64,6 +64,21 @@ Examples:
 States: ok; stale (the host did not answer at the start); failing (the last fetch failed); gone (the ref or repository
 disappeared); detached (unmounted lazily, still in use); dead (the process of the mount died: unmount it).")]
     Status(StatusArgs),
+    /// Show the last events of a mount: switches, failed fetches, what is not served
+    #[command(after_help = "\
+Example:
+  gitmount log --socket /run/gitmount.sock /mnt/git")]
+    Log(LogArgs),
+    /// Serve many mounts from one process, for services and clusters
+    #[command(after_help = "\
+Examples:
+  gitmount daemon --state /var/lib/gitmount --socket /run/gitmount.sock
+  gitmount mount --socket /run/gitmount.sock https://github.com/git/git /mnt/git
+  gitmount status --socket /run/gitmount.sock
+
+It runs in the foreground, logs to stderr, and answers root alone. SIGTERM ends it and its mounts; with a holder (--hold) the
+mounts stay for the next daemon.")]
+    Daemon(DaemonArgs),
     /// Check every stored object of a repository against its id
     #[command(after_help = "\
 Examples:
@@ -97,6 +112,14 @@ pub struct StoreArg {
     /// Directory of fetched repositories [default: $XDG_CACHE_HOME/gitmount or ~/.cache/gitmount]
     #[arg(long, value_name = "DIR", env = "GITMOUNT_STORE", hide_env_values = true)]
     pub store: Option<PathBuf>,
+}
+
+/// Which daemon is asked.
+#[derive(Debug, Args)]
+pub struct SocketArg {
+    /// Ask the daemon that listens on this socket
+    #[arg(long, value_name = "PATH", env = "GITMOUNT_SOCKET", hide_env_values = true)]
+    pub socket: Option<PathBuf>,
 }
 
 /// `gitmount mount`.
@@ -135,6 +158,9 @@ pub struct MountArgs {
     /// Allow file:// URLs
     #[arg(long)]
     pub allow_file: bool,
+    /// Which daemon serves it, if any.
+    #[command(flatten)]
+    pub socket: SocketArg,
     /// Let other users read the mount (needs user_allow_other in /etc/fuse.conf)
     #[arg(long)]
     pub allow_other: bool,
@@ -181,6 +207,9 @@ pub struct UnmountArgs {
     /// Detach now although files are open; the mount ends with its last user
     #[arg(short, long)]
     pub lazy: bool,
+    /// Which daemon is asked, if any.
+    #[command(flatten)]
+    pub socket: SocketArg,
 }
 
 /// `gitmount pull`.
@@ -189,6 +218,9 @@ pub struct PullArgs {
     /// The mount point
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
+    /// Which daemon is asked, if any.
+    #[command(flatten)]
+    pub socket: SocketArg,
 }
 
 /// `gitmount status`.
@@ -200,6 +232,9 @@ pub struct StatusArgs {
     /// How to print
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "table")]
     pub output: OutputArg,
+    /// Which daemon is asked, if any.
+    #[command(flatten)]
+    pub socket: SocketArg,
 }
 
 /// `--output`.
@@ -208,6 +243,64 @@ pub enum OutputArg {
     /// Columns for people
     Table,
     /// A list of objects for scripts
+    Json,
+}
+
+/// `gitmount log`.
+#[derive(Debug, Args)]
+pub struct LogArgs {
+    /// The mount point
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// How to print
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "table")]
+    pub output: OutputArg,
+    /// Which daemon is asked.
+    #[command(flatten)]
+    pub socket: SocketArg,
+}
+
+/// `gitmount daemon`.
+#[derive(Debug, Args)]
+pub struct DaemonArgs {
+    /// Directory of what the daemon must know again after a restart
+    #[arg(long, value_name = "DIR")]
+    pub state: PathBuf,
+    /// Where to listen; root alone is answered
+    #[arg(long, value_name = "PATH")]
+    pub socket: PathBuf,
+    /// Directory of fetched repositories [default: store below --state]
+    #[arg(long, value_name = "DIR")]
+    pub store: Option<PathBuf>,
+    /// Commits that stay readable by name beside the one that is served
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub keep_snapshots: usize,
+    /// Demands within this time cost one fetch, at its end; also the shortest wait after a failed fetch
+    #[arg(long, value_name = "DURATION", default_value = "10s")]
+    pub demand_min_interval: String,
+    /// Give up on a host that is silent for this long
+    #[arg(long, value_name = "DURATION", default_value = "60s")]
+    pub timeout: String,
+    /// Allow http:// URLs, which nothing protects on their way
+    #[arg(long)]
+    pub allow_http: bool,
+    /// Allow file:// URLs
+    #[arg(long)]
+    pub allow_file: bool,
+    /// Allow only this host; may be repeated [default: all]
+    #[arg(long = "allow-host", value_name = "HOST")]
+    pub allow_hosts: Vec<String>,
+    /// How to log ($GITMOUNT_LOG sets the level)
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
+}
+
+/// `--log-format`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people
+    Text,
+    /// An object a line
     Json,
 }
 

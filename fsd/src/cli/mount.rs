@@ -1,19 +1,18 @@
 //! `gitmount mount`: fetch, mount, answer the control socket, and end with the mount.
 
-use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use gitmount_store::credential::LoginSource;
 
-use super::args::MountArgs;
+use super::args::{LogFormat, MountArgs};
 use super::exit::{CliError, Result};
 use super::login::{GitLogin, Terminal};
 use super::plan::Plan;
 use super::progress::Bar;
 use super::signals::Signals;
-use super::{background, mount_table};
+use super::{background, logging, mount_table, through};
 use crate::control::Operations;
 use crate::control::runtime::RuntimeDir;
 use crate::control::server::Server;
@@ -24,6 +23,9 @@ const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// Runs the command; `child` is whether this process was started to serve in the background.
 pub fn run(args: &MountArgs, child: bool) -> Result<()> {
+    if let Some(socket) = &args.socket.socket {
+        return through::mount(args, socket);
+    }
     let plan = Plan::new(args);
     if child {
         // The parent prints the error.
@@ -37,7 +39,7 @@ pub fn run(args: &MountArgs, child: bool) -> Result<()> {
     }
     let plan = plan?;
     if args.foreground {
-        log_to_stderr();
+        logging::start(LogFormat::Text);
         return serve(plan, true);
     }
     background::start()
@@ -105,17 +107,6 @@ fn serve(plan: Plan, foreground: bool) -> Result<()> {
     Ok(())
 }
 
-fn warn(text: &str) {
+pub(super) fn warn(text: &str) {
     eprintln!("gitmount: warning: {text}");
-}
-
-fn log_to_stderr() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("GITMOUNT_LOG").unwrap_or_else(|_| "info".into());
-    // Fails only when a subscriber is set already, which then logs.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .try_init();
 }

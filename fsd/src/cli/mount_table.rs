@@ -1,11 +1,10 @@
 //! The kernel's table of mounts, and what a directory is as a place to mount on.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use super::exit::{CliError, Result, cause};
 use crate::control::runtime::RuntimeDir;
+use crate::daemon::mount_table;
 
 /// What `/proc/self/mountinfo` calls our mounts when fusermount3 made them, and when root did it directly.
 const FS_TYPES: [&[u8]; 2] = [b"fuse.gitmount", b"fuse"];
@@ -35,42 +34,18 @@ impl MountPoint {
 
 /// The mounts in this mount namespace that are or may be ours.
 pub fn mount_points() -> Result<Vec<MountPoint>> {
-    let table = std::fs::read("/proc/self/mountinfo").map_err(|e| CliError::other(format!("/proc/self/mountinfo cannot be read ({e})")))?;
-    Ok(parse(&table))
+    let table = mount_table::read().map_err(|e| CliError::other(format!("/proc/self/mountinfo cannot be read ({e})")))?;
+    Ok(ours(table))
 }
 
-fn parse(table: &[u8]) -> Vec<MountPoint> {
-    table.split(|b| *b == b'\n').filter_map(parse_line).collect()
-}
-
-/// `36 35 98:0 /root /mount/point options optional… - type source super`, see proc_pid_mountinfo(5).
-fn parse_line(line: &[u8]) -> Option<MountPoint> {
-    let mut fields = line.split(|b| *b == b' ');
-    let point = fields.nth(4)?;
-    let mut fields = fields.skip_while(|f| *f != b"-").skip(1);
-    let (kind, source) = (fields.next()?, fields.next()?);
-    FS_TYPES.contains(&kind).then(|| MountPoint {
-        target: PathBuf::from(OsString::from_vec(unescape(point))),
-        source: String::from_utf8_lossy(&unescape(source)).into_owned(),
-        named: kind == FS_TYPES[0],
+fn ours(table: Vec<mount_table::Entry>) -> Vec<MountPoint> {
+    let fuse = table.into_iter().filter(|entry| FS_TYPES.contains(&entry.kind.as_slice()));
+    fuse.map(|entry| MountPoint {
+        target: entry.target,
+        source: String::from_utf8_lossy(&entry.source).into_owned(),
+        named: entry.kind == FS_TYPES[0],
     })
-}
-
-/// Undoes the kernel's octal escapes of space, tab, newline and backslash.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((&byte, tail)) = rest.split_first() {
-        let octal = tail.get(..3).filter(|d| byte == b'\\' && d.iter().all(|b| (b'0'..=b'7').contains(b)));
-        if let Some(digits) = octal {
-            out.push(digits.iter().fold(0u8, |n, d| n.wrapping_mul(8).wrapping_add(d - b'0')));
-            rest = &tail[3..];
-        } else {
-            out.push(byte);
-            rest = tail;
-        }
-    }
-    out
+    .collect()
 }
 
 /// The absolute name of a mount point, as the kernel's table has it; also of one whose process died, which cannot be looked into.
@@ -123,6 +98,9 @@ pub fn check_target(target: &Path, runtime: &RuntimeDir) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
 
     #[test]
@@ -132,18 +110,12 @@ mod tests {
             97 22 0:51 / /mnt/other rw - fuse.sshfs host: rw\n\
             98 22 0:52 / /mnt/\xff ro - fuse /src ro\n\
             torn line";
-        let mount = |target: &[u8], source: &str, named| MountPoint {
-            target: OsString::from_vec(target.to_vec()).into(),
-            source: source.into(),
-            named,
-        };
-        assert_eq!(parse(table), [mount(b"/mnt/a b\\c", "https://example.com/a.git", true), mount(b"/mnt/\xff", "/src", false)]);
-    }
-
-    #[test]
-    fn an_unfinished_escape_stays_as_it_is() {
-        assert_eq!(unescape(b"a\\04"), b"a\\04");
-        assert_eq!(unescape(b"a\\x40\\"), b"a\\x40\\");
+        let mount =
+            |target: &[u8], source: &str, named| MountPoint { target: OsStr::from_bytes(target).into(), source: source.into(), named };
+        assert_eq!(
+            ours(mount_table::parse(table)),
+            [mount(b"/mnt/a b\\c", "https://example.com/a.git", true), mount(b"/mnt/\xff", "/src", false)]
+        );
     }
 
     #[test]

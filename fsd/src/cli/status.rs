@@ -11,6 +11,7 @@ use unicode_width::UnicodeWidthStr;
 use super::args::{OutputArg, StatusArgs};
 use super::exit::{CliError, Result};
 use super::mounts::{self, Entry};
+use super::through;
 
 /// One mount, as `--output json` shows it. Names that are not UTF-8 are shown with replacement characters.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -36,9 +37,12 @@ pub struct Row {
 
 /// Runs the command.
 pub fn run(args: &StatusArgs) -> Result<()> {
-    let mut entries = mounts::all()?;
+    let mut entries = match &args.socket.socket {
+        Some(socket) => through::status(socket)?,
+        None => mounts::all()?,
+    };
     if let Some(dir) = &args.dir {
-        let target = mounts::target(dir)?;
+        let target = if args.socket.socket.is_some() { through::target(dir)? } else { mounts::target(dir)? };
         entries.retain(|e| is_at(e, &target));
         if entries.is_empty() {
             return Err(CliError::not_found(format!("{} is no gitmount mount: `gitmount status` lists those there are", target.display())));
@@ -96,13 +100,14 @@ fn row(entry: Entry) -> Row {
     }
 }
 
-fn state(state: proto::State) -> &'static str {
+pub(super) fn state(state: proto::State) -> &'static str {
     match state {
         proto::State::Ok => "ok",
         proto::State::Stale => "stale",
         proto::State::Failing => "failing",
         proto::State::Gone => "gone",
         proto::State::Detached => "detached",
+        proto::State::Waiting => "waiting",
         proto::State::Unspecified => "unknown",
     }
 }
@@ -153,7 +158,7 @@ fn table(rows: &[Row], now: SystemTime) -> String {
     out
 }
 
-fn printable(text: &str) -> String {
+pub(super) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
@@ -190,6 +195,7 @@ mod tests {
             mounts: vec![b"/mnt/a".to_vec()],
             store: b"/cache".to_vec(),
             requests: [("lookup".to_owned(), 3)].into(),
+            ..Default::default()
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::args::{PullArgs, UnmountArgs};
 use super::exit::{CliError, Result};
 use super::mounts::{self, Found};
+use super::through;
 use crate::control::runtime::RuntimeDir;
 use crate::fuse;
 
@@ -14,6 +15,9 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 
 /// Unmounts, with or without the process that serves the mount.
 pub fn unmount(args: &UnmountArgs) -> Result<()> {
+    if let Some(socket) = &args.socket.socket {
+        return through::unmount(socket, &args.dir, args.lazy);
+    }
     let target = mounts::target(&args.dir)?;
     match mounts::find(&target)? {
         Found::Live(mut client) => {
@@ -56,8 +60,13 @@ fn cannot_unmount(target: &Path, error: &std::io::Error) -> CliError {
 
 /// Fetches now and prints what moved.
 pub fn pull(args: &PullArgs) -> Result<()> {
-    let target = mounts::target(&args.dir)?;
-    let pulled = mounts::live(&target)?.pull(&target)?;
+    let pulled = match &args.socket.socket {
+        Some(socket) => through::pull(socket, &args.dir)?,
+        None => {
+            let target = mounts::target(&args.dir)?;
+            mounts::live(&target)?.pull(&target)?
+        }
+    };
     if pulled.old == pulled.new {
         println!("{}: nothing new", pulled.new);
     } else {

@@ -50,12 +50,28 @@ impl Client {
 
     /// Fetches now; waits as long as the fetch takes.
     pub fn pull(&mut self, target: &Path) -> Result<proto::Pulled> {
-        let call = self.inner.pull(proto::PullRequest { target: bytes(target) });
+        let call = self.inner.pull(proto::PullRequest { target: bytes(target), ..Default::default() });
         match self.runtime.block_on(call).map_err(refusal)?.into_inner().outcome {
             Some(proto::pull_response::Outcome::Pulled(pulled)) => Ok(pulled),
             Some(proto::pull_response::Outcome::Failure(failure)) => Err(Failure::from(failure).into_error()),
-            None => Err(StoreError::new(Fault::Internal, "the mount's process sent an empty answer: is it another version of gitmount?")),
+            Some(proto::pull_response::Outcome::Noted(_)) | None => Err(empty()),
         }
+    }
+
+    /// Shows a view at a target; waits as long as the fetch takes.
+    pub fn publish(&mut self, request: proto::PublishRequest) -> Result<proto::Published> {
+        let call = self.inner.publish(request);
+        match self.runtime.block_on(call).map_err(refusal)?.into_inner().outcome {
+            Some(proto::publish_response::Outcome::Published(published)) => Ok(published),
+            Some(proto::publish_response::Outcome::Failure(failure)) => Err(Failure::from(failure).into_error()),
+            None => Err(empty()),
+        }
+    }
+
+    /// The last events of the view at a target, oldest first.
+    pub fn log(&mut self, target: &Path) -> Result<Vec<proto::Event>> {
+        let call = tokio_timeout(self.inner.log(proto::LogRequest { target: bytes(target) }));
+        Ok(self.runtime.block_on(call).map_err(refusal)?.events)
     }
 
     /// Unmounts `target`.
@@ -66,6 +82,10 @@ impl Client {
             Some(failure) => Err(Failure::from(failure).into_error()),
         }
     }
+}
+
+fn empty() -> StoreError {
+    StoreError::new(Fault::Internal, "the process sent an empty answer: is it another version of gitmount?")
 }
 
 fn bytes(path: &Path) -> Vec<u8> {

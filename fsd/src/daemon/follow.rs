@@ -218,7 +218,7 @@ impl Follower {
 }
 
 /// Says which commit a path is missing in; the ref itself is there.
-fn path_gone(error: StoreError, commit: CommitId) -> StoreError {
+pub(super) fn path_gone(error: StoreError, commit: CommitId) -> StoreError {
     if error.fault() == Fault::NotFound {
         return StoreError::new(Fault::NotFound, format!("commit {commit} is not shown: {error}"));
     }

@@ -11,6 +11,8 @@ use gitmount_store::{Fault, StoreError};
 pub enum Pull {
     /// Every so often, with jitter; a local repository is watched instead.
     Every(Duration),
+    /// Once, when the mount begins, once after a restart of the daemon, and on demand.
+    OnDemand,
     /// Once, when the mount begins, and on demand.
     Never,
 }
@@ -31,10 +33,13 @@ impl FromStr for Pull {
         if text == "never" {
             return Ok(Pull::Never);
         }
+        if text == "on-demand" {
+            return Ok(Pull::OnDemand);
+        }
         let refuse = |why: &str| {
             StoreError::new(
                 Fault::Usage,
-                format!("pull interval {text:?} {why}: give a duration such as \"30s\", \"5m\" or \"1h30m\", or \"never\""),
+                format!("pull interval {text:?} {why}: give a duration such as \"30s\", \"5m\" or \"1h30m\", \"on-demand\" or \"never\""),
             )
         };
         let seconds = seconds(text).ok_or_else(|| refuse("is no duration"))?;
@@ -69,7 +74,11 @@ fn seconds(text: &str) -> Option<u64> {
 
 impl fmt::Display for Pull {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Pull::Every(every) = self else { return f.write_str("never") };
+        let every = match self {
+            Pull::Every(every) => every,
+            Pull::OnDemand => return f.write_str("on-demand"),
+            Pull::Never => return f.write_str("never"),
+        };
         let mut rest = every.as_secs();
         for (unit, factor) in [("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)] {
             if rest / factor > 0 {
@@ -103,7 +112,9 @@ mod tests {
         assert_eq!("never".parse::<Pull>().unwrap(), Pull::Never);
         assert_eq!(Pull::Every(Duration::from_secs(5400)).to_string(), "1h30m");
         assert_eq!(Pull::default().to_string(), "5m");
-        assert_eq!(Pull::Never.to_string(), "never");
+        for (pull, text) in [(Pull::Never, "never"), (Pull::OnDemand, "on-demand")] {
+            assert_eq!((pull.to_string().as_str(), text.parse::<Pull>().unwrap()), (text, pull));
+        }
     }
 
     #[test]

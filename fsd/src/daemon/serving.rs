@@ -120,7 +120,7 @@ impl Prepared {
                     let objects = Box::new(move || opened.objects());
                     // A commit never moves.
                     let every = match (config.pull, spec) {
-                        (Pull::Never, _) | (_, RefSpec::Commit(_)) => None,
+                        (Pull::Never | Pull::OnDemand, _) | (_, RefSpec::Commit(_)) => None,
                         (Pull::Every(every), _) => Some(every),
                     };
                     (Arc::new(Remote { repository, request }), objects, None, url.to_string(), spec.to_string(), *offline, every)
@@ -335,6 +335,7 @@ impl Operations for Serving {
             mounts: vec![self.target.as_os_str().as_bytes().to_vec()],
             store: self.store.as_ref().map(|s| s.as_os_str().as_bytes().to_vec()).unwrap_or_default(),
             requests: self.mount.requests().into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
+            ..Default::default()
         }]
     }
 
@@ -364,6 +365,7 @@ impl Operations for Serving {
             fetches: health.fetches,
             fetch_failures: health.failures,
             switches: health.switches,
+            ..Default::default()
         })
     }
 }

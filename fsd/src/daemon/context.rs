@@ -1,0 +1,27 @@
+//! What all views of a daemon share.
+
+use std::sync::Arc;
+
+use gitmount_store::store::Store;
+
+use super::events::Events;
+use super::fetches::Fetches;
+use super::metrics::Metrics;
+use super::state::StateDir;
+
+/// Made once, at the start.
+#[derive(Debug)]
+pub struct Context {
+    /// The state directory.
+    pub state: Arc<StateDir>,
+    /// The store.
+    pub store: Arc<Store>,
+    /// The fetches.
+    pub fetches: Fetches,
+    /// Who is told what happens.
+    pub events: Events,
+    /// What is measured.
+    pub metrics: Metrics,
+    /// Snapshots that stay readable beside the current one.
+    pub keep_snapshots: usize,
+}

@@ -1,0 +1,159 @@
+//! Making a view, and ending it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gitmount_store::error::Result;
+use gitmount_store::ids::CommitId;
+use gitmount_store::{Fault, StoreError};
+use nix::unistd::{Gid, Uid};
+
+use super::{Claim, Engine};
+use crate::daemon::credential::{Credential, Fingerprint};
+use crate::daemon::policy::Offline;
+use crate::daemon::shown::Shown;
+use crate::daemon::spec::Spec;
+use crate::daemon::state;
+use crate::fuse::{Mount, MountOptions};
+use crate::view::{View, ViewOptions};
+
+/// How long the threads of an unmounted view may take to end before the call that ended it returns all the same.
+const END: Duration = Duration::from_secs(2);
+
+impl Engine {
+    /// A view that this credential may see: one that is shown, else a new one. Of calls that want the same one makes it, the others wait.
+    pub(super) fn find_or_make(&self, claim: &Claim<'_>, spec: &Spec, credential: &Credential) -> Result<Arc<Shown>> {
+        let key = (format!("{:?}", spec.to_proto()) + &spec.url.normalized(), credential.fingerprint().clone());
+        let mut inner = self.lock();
+        loop {
+            if let Some(view) = inner.views.iter().find(|view| view.spec == *spec && view.admits(credential)) {
+                return Ok(Arc::clone(view));
+            }
+            claim.check()?;
+            if !inner.making.contains(&key) {
+                break;
+            }
+            let wait = Duration::from_millis(50);
+            inner = self.changed.wait_timeout(inner, wait).unwrap_or_else(std::sync::PoisonError::into_inner).0;
+        }
+        inner.making.insert(key.clone());
+        drop(inner);
+        let _making = Making { engine: self, key };
+        let view = self.make(claim, spec, credential)?;
+        self.lock().views.push(Arc::clone(&view));
+        Ok(view)
+    }
+
+    fn make(&self, claim: &Claim<'_>, spec: &Spec, credential: &Credential) -> Result<Arc<Shown>> {
+        let repository = self.context.store.repository(&spec.url)?;
+        let id = new_id(spec)?;
+        let view = Shown::new(id.clone(), spec.clone(), repository, Arc::clone(&self.context));
+        view.follow(credential);
+        let made = self.first_commit(claim, &view, credential).and_then(|commit| {
+            claim.check()?;
+            view.pin(commit)?;
+            self.context.state.create(&id)?;
+            self.mount(&view, commit)
+        });
+        if let Err(error) = made {
+            view.give_up();
+            self.end(&view);
+            return Err(error);
+        }
+        Ok(view)
+    }
+
+    /// The commit to begin with: what the host has, or the last known one when it does not answer and that is allowed.
+    fn first_commit(&self, claim: &Claim<'_>, view: &Arc<Shown>, credential: &Credential) -> Result<CommitId> {
+        let error = match view.pull(&|| claim.is_given_up()) {
+            Ok(_) => {
+                let none = || StoreError::new(Fault::Internal, "a fetch worked and gave no commit");
+                return view.fetched_commit().ok_or_else(none);
+            }
+            Err(failure) => failure.into_error(),
+        };
+        // A host that answers and refuses is no reason to show what it showed once; nor is what somebody else could fetch.
+        let stale = error.fault() == Fault::Unreachable
+            && view.spec.offline == Offline::AllowStale
+            && self.context.state.may_read(&view.repository, credential.fingerprint());
+        match if stale { view.repository.known(&view.spec.reference)? } else { None } {
+            Some(commit) => {
+                view.is_stale(&error);
+                view.admit(credential);
+                Ok(commit)
+            }
+            None => Err(error),
+        }
+    }
+
+    fn mount(&self, view: &Arc<Shown>, commit: CommitId) -> Result<()> {
+        let target = self.context.state.mount_point(&view.id);
+        let shown = View::new(view.repository.objects(), commit, self.view_options(view))?;
+        let options = MountOptions { allow_other: true, ..MountOptions::new(&target, view.spec.url.to_string()) };
+        let mount = Mount::new(shown, &options).map_err(|e| {
+            StoreError::new(Fault::Internal, format!("{} cannot be mounted ({e}): make sure that /dev/fuse exists", target.display()))
+        })?;
+        view.mounted(mount);
+        Ok(())
+    }
+
+    fn view_options(&self, view: &Shown) -> ViewOptions {
+        ViewOptions {
+            path: view.spec.path.clone(),
+            uid: Uid::effective().as_raw(),
+            gid: Gid::effective().as_raw(),
+            ..ViewOptions::new(view.spec.reference.to_string(), self.context.store.spool_dir())
+        }
+    }
+
+    /// Ends a view that has no target (any more). Who still has something of it open keeps that, and the pins with it.
+    pub(super) fn end(&self, view: &Arc<Shown>) {
+        view.leave();
+        let Some(mount) = view.mount().cloned() else {
+            self.context.state.remove(&view.id);
+            return;
+        };
+        if let Err(error) = mount.unmount(true) {
+            tracing::warn!(view = %view.id, %error, "a view cannot be unmounted");
+        }
+        self.context.state.remove(&view.id);
+        let end = Instant::now() + END;
+        while !mount.is_finished() {
+            if Instant::now() > end {
+                let view = Arc::clone(view);
+                tracing::info!(view = %view.id, "something of a view that is gone is still open");
+                // The view, and with it the pins, goes with the last user.
+                let waiting = std::thread::Builder::new().name("ending".into()).spawn(move || {
+                    mount.wait();
+                    drop(view);
+                });
+                if let Err(error) = waiting {
+                    tracing::error!(%error, "no thread can be started to wait for the end of a view");
+                }
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// A name for a view that no other ever has.
+fn new_id(spec: &Spec) -> Result<String> {
+    // The repository's name makes it findable for people, the random part makes it the only one.
+    let name = spec.url.path().trim_end_matches('/').rsplit('/').next().unwrap_or_default().trim_end_matches(".git");
+    let plain: String = name.chars().filter(|c| c.is_ascii_alphanumeric() || "-_".contains(*c)).take(32).collect();
+    Ok(format!("{}-{}", if plain.is_empty() { "view" } else { &plain }, state::hex(&state::random::<6>()?)))
+}
+
+/// That a view is being made.
+struct Making<'a> {
+    engine: &'a Engine,
+    key: (String, Fingerprint),
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        self.engine.lock().making.remove(&self.key);
+        self.engine.changed.notify_all();
+    }
+}

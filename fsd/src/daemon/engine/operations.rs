@@ -1,0 +1,157 @@
+//! The answers to the control socket.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gitmount_proto::fsd::v1 as proto;
+use gitmount_store::url::RepoUrl;
+use gitmount_store::{Fault, StoreError};
+use nix::errno::Errno;
+use nix::mount::{MntFlags, umount2};
+
+use super::Engine;
+use crate::control::{Failure, Operations};
+use crate::daemon::bind;
+use crate::daemon::credential::Credential;
+use crate::daemon::health::millis;
+use crate::daemon::policy::Pull;
+use crate::daemon::schedule::groups::Demand;
+use crate::daemon::shown::{Shown, lock};
+
+/// How long somebody who pulls by hand waits.
+const PULL: Duration = Duration::from_secs(24 * 3600);
+
+/// The path that travelled as bytes.
+pub(super) fn path(bytes: &[u8]) -> &Path {
+    Path::new(std::ffi::OsStr::from_bytes(bytes))
+}
+
+impl Engine {
+    /// The view at a target. Looks at no file system.
+    fn at(&self, target: &Path) -> Option<Arc<Shown>> {
+        self.lock().targets.get(target).cloned()
+    }
+
+    fn of(&self, url: &str) -> Result<Vec<Arc<Shown>>, Failure> {
+        let url = RepoUrl::parse(url, &self.policy).map_err(|e| Failure::from(&e))?.normalized();
+        Ok(self.lock().views.iter().filter(|view| view.spec.url.normalized() == url).cloned().collect())
+    }
+}
+
+impl Operations for Engine {
+    fn views(&self) -> Vec<proto::View> {
+        let views = self.lock().views.clone();
+        views.iter().map(|view| status(view)).collect()
+    }
+
+    fn pull(&self, target: &Path) -> Option<Result<proto::Pulled, Failure>> {
+        let view = self.at(target)?;
+        let end = std::time::Instant::now() + PULL;
+        Some(view.pull(&|| view.targets().is_empty() || std::time::Instant::now() > end))
+    }
+
+    fn demand(&self, target: &Path) -> Option<Result<proto::Noted, Failure>> {
+        let view = self.at(target)?;
+        Some(Ok(proto::Noted { views: u32::from(noted(&view)) }))
+    }
+
+    fn pull_url(&self, url: &str, wait: bool) -> Result<proto::Noted, Failure> {
+        let mut views = 0;
+        for view in self.of(url)? {
+            if wait {
+                if view.spec.pull == Pull::Never {
+                    continue;
+                }
+                view.pull(&|| view.targets().is_empty())?;
+                views += 1;
+            } else {
+                views += u32::from(noted(&view));
+            }
+        }
+        Ok(proto::Noted { views })
+    }
+
+    fn unmount(&self, target: &Path, lazy: bool) -> Option<Result<(), Failure>> {
+        self.at(target)?;
+        let shown = target.display();
+        // Only to learn whether it is busy: what comes next takes everything away in any case.
+        if !lazy && umount2(target, MntFlags::UMOUNT_NOFOLLOW) == Err(Errno::EBUSY) {
+            let hint = format!("close what is open there, or detach it with `gitmount unmount --lazy {shown}`");
+            return Some(Err(Failure::new(Fault::Internal, format!("{shown} is busy: {hint}"))));
+        }
+        Some(self.unpublish(target, false).map_err(|e| Failure::from(&e)))
+    }
+
+    fn statistics(&self, target: &Path) -> Option<proto::StatisticsResponse> {
+        let view = self.at(target)?;
+        let health = lock(&view.health).clone();
+        let requests = view.mount().map(|mount| mount.requests()).unwrap_or_default();
+        Some(proto::StatisticsResponse {
+            requests: requests.into_iter().map(|(name, count)| proto::Requests { operation: name.to_owned(), count }).collect(),
+            fetches: health.fetches,
+            fetch_failures: health.failures,
+            switches: health.switches,
+            bytes: None,
+            inodes: None,
+        })
+    }
+
+    fn publish(&self, request: proto::PublishRequest) -> Result<proto::Published, Failure> {
+        Engine::publish(self, request).map_err(|e| Failure::from(&e))
+    }
+
+    fn unpublish(&self, target: &Path, remove: bool) -> Result<(), Failure> {
+        Engine::unpublish(self, target, remove).map_err(|e| Failure::from(&e))
+    }
+
+    fn update_credential(&self, target: &Path, credential: Option<proto::Credential>) -> Option<Result<(), Failure>> {
+        let view = self.at(target)?;
+        let taken: Result<(), StoreError> = (|| {
+            let credential = Credential::parse(credential.as_ref(), self.context.state.salt())?;
+            let target = bind::absolute(target)?;
+            let _claim = self.claim(&target, false)?;
+            self.entrust(&view, &target, &credential);
+            Ok(())
+        })();
+        Some(taken.map_err(|e| Failure::from(&e)))
+    }
+
+    fn watch(&self) -> Option<tokio::sync::broadcast::Receiver<proto::Event>> {
+        Some(self.context.events.watch())
+    }
+
+    fn log(&self, target: &Path) -> Option<Vec<proto::Event>> {
+        Some(self.at(target)?.ring.all())
+    }
+}
+
+/// Takes a demand for a view; `never` views ignore it.
+fn noted(view: &Shown) -> bool {
+    view.spec.pull != Pull::Never && view.demand(Demand::Noted)
+}
+
+fn status(view: &Shown) -> proto::View {
+    let health = lock(&view.health).clone();
+    let targets = view.targets();
+    let waiting = view.is_waiting();
+    proto::View {
+        url: view.spec.url.to_string(),
+        r#ref: view.spec.reference.to_string(),
+        path: view.spec.path.as_bstr().to_vec(),
+        commit: view.commit().map(|commit| commit.to_string()).unwrap_or_default(),
+        state: if waiting { proto::State::Waiting } else { health.state.into() }.into(),
+        last_attempt_ms: health.last_attempt.map(millis),
+        last_success_ms: health.last_success.map(millis),
+        error: health.error.unwrap_or_default(),
+        mounts: targets.iter().map(|target| target.path().as_os_str().as_bytes().to_vec()).collect(),
+        store: view.context.store.root().as_os_str().as_bytes().to_vec(),
+        requests: view.mount().map(|m| m.requests()).unwrap_or_default().into_iter().map(|(n, c)| (n.to_owned(), c)).collect(),
+        volumes: targets.iter().map(|target| target.volume()).collect(),
+        id: view.id.clone(),
+        pull: view.spec.pull.to_string(),
+        last_demand_ms: lock(&view.last_demand).map(millis),
+        notices: lock(&view.notices).clone(),
+    }
+}

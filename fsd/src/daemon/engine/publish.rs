@@ -1,0 +1,178 @@
+//! Publish and unpublish.
+//!
+//! The order of a publish: fetch, pin, view, mount, record of the target, bind mount, record that it is bound, answer. A crash after any of
+//! these leaves what the next start, a repeated publish or an unpublish puts right.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use gitmount_proto::fsd::v1 as proto;
+use gitmount_store::error::Result;
+use gitmount_store::{Fault, StoreError};
+
+use super::{Claim, Engine};
+use crate::daemon::bind::{self, Standing};
+use crate::daemon::credential::Credential;
+use crate::daemon::events::Kind;
+use crate::daemon::health::State;
+use crate::daemon::record::Target;
+use crate::daemon::schedule::groups::Demand;
+use crate::daemon::shown::{Shown, lock};
+use crate::daemon::spec::Spec;
+
+impl Engine {
+    /// Shows a view at a target.
+    pub(super) fn publish(&self, request: proto::PublishRequest) -> Result<proto::Published> {
+        let spec = Spec::parse(&request.view.unwrap_or_default(), &self.policy)?;
+        let credential = Credential::parse(request.credential.as_ref(), self.context.state.salt())?;
+        let target = bind::absolute(super::operations::path(&request.target))?;
+        let volume = request.volume.unwrap_or_default();
+        let claim = self.claim(&target, false)?;
+        if let Some(view) = self.shown_at(&target)? {
+            if view.spec != spec {
+                return Err(StoreError::new(
+                    Fault::Usage,
+                    format!("target {} shows {} already: unpublish it first, or give another target", target.display(), view.spec),
+                ));
+            }
+            self.entrust(&view, &target, &credential);
+            return Ok(self.published(&view, true));
+        }
+        let made = bind::prepare(&target)?;
+        let shown = self.show_at(&claim, Target::new(&target, made, volume), &spec, &credential);
+        if shown.is_err() && made {
+            // It was made above and nothing is mounted on it.
+            let _ = std::fs::remove_dir(&target);
+        }
+        let view = shown?;
+        view.tell(Kind::Published, format!("{} is shown at {}", view.spec, target.display()));
+        if lock(&view.health).state == State::Stale {
+            let error = lock(&view.health).error.clone().unwrap_or_default();
+            view.tell(Kind::Stale, format!("the last known commit is shown: {error}"));
+        }
+        Ok(self.published(&view, false))
+    }
+
+    /// The view that is shown at `target` and works. What is left there of one that does not is cleared away.
+    fn shown_at(&self, target: &Path) -> Result<Option<Arc<Shown>>> {
+        let view = self.lock().targets.get(target).cloned();
+        let standing = bind::standing(target)?;
+        if let (Some(view), Standing::Ours(device)) = (&view, standing)
+            && let Some(mount) = view.mount()
+            && mount.device() == Some(device)
+            && !mount.is_finished()
+        {
+            return Ok(Some(Arc::clone(view)));
+        }
+        if let Some(view) = view {
+            tracing::warn!(target_dir = %target.display(), "what was shown is gone, it is shown anew");
+            self.take_away(&view, target, false);
+        }
+        while let Standing::Ours(_) = bind::standing(target)? {
+            bind::detach(target)?;
+        }
+        Ok(None)
+    }
+
+    /// Shows a view, one that is there already or a new one, at a target where nothing is shown.
+    fn show_at(&self, claim: &Claim<'_>, target: Target, spec: &Spec, credential: &Credential) -> Result<Arc<Shown>> {
+        let path = target.path();
+        loop {
+            let view = self.find_or_make(claim, spec, credential)?;
+            if !view.attach(target.clone()) {
+                // Its last target went at this moment.
+                continue;
+            }
+            self.lock().targets.insert(path.clone(), Arc::clone(&view));
+            view.entrust(&path, credential);
+            let bound = (|| {
+                claim.check()?;
+                view.write()?;
+                bind::bind(&self.context.state.mount_point(&view.id), &path)?;
+                view.bound(&path);
+                view.write()
+            })();
+            if let Err(error) = bound {
+                self.take_away(&view, &path, false);
+                return Err(error);
+            }
+            return Ok(view);
+        }
+    }
+
+    fn published(&self, view: &Shown, again: bool) -> proto::Published {
+        let health = lock(&view.health).clone();
+        proto::Published {
+            commit: view.commit().map(|commit| commit.to_string()).unwrap_or_default(),
+            stale: if health.state == State::Stale { health.error.unwrap_or_default() } else { String::new() },
+            notices: lock(&view.notices).clone(),
+            again,
+        }
+    }
+
+    /// A target's credential; when it is another one, it is tried at once.
+    pub(super) fn entrust(&self, view: &Arc<Shown>, target: &Path, credential: &Credential) {
+        if view.entrust(target, credential) {
+            view.tell(Kind::Credential, "the view has another credential".to_owned());
+            view.demand(Demand::Urgent);
+            if let Err(error) = view.write() {
+                tracing::warn!(view = %view.id, %error, "the view's record is not up to date");
+            }
+        }
+    }
+
+    /// Takes away what is shown at a target.
+    pub(super) fn unpublish(&self, target: &Path, remove: bool) -> Result<()> {
+        let Ok(target) = bind::absolute(target) else {
+            // Without a parent there is no target.
+            return Ok(());
+        };
+        let _claim = self.claim(&target, true)?;
+        let view = self.lock().targets.get(&target).cloned();
+        if let Some(view) = view {
+            let told = view.event(Kind::Unpublished, format!("{} is no longer shown at {}", view.spec, target.display()));
+            self.take_away(&view, &target, remove);
+            view.ring.push(told.clone());
+            self.context.events.tell(told);
+        }
+        // What an earlier daemon, or a publish that was cut off, left there.
+        while let Ok(Standing::Ours(_)) = bind::standing(&target) {
+            bind::detach(&target)?;
+        }
+        if remove {
+            remove_target(&target)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a target from a view, and ends the view with its last one.
+    pub(super) fn take_away(&self, view: &Arc<Shown>, target: &Path, keep_directory: bool) {
+        self.lock().targets.remove(target);
+        if let Err(error) = bind::detach(target) {
+            tracing::warn!(%error, "a target stays mounted");
+        }
+        let Some((record, ending)) = view.release(target) else { return };
+        if record.made && !keep_directory {
+            // It is empty unless somebody put something there, which then stays.
+            let _ = std::fs::remove_dir(target);
+        }
+        if ending {
+            self.lock().views.retain(|other| !Arc::ptr_eq(other, view));
+            self.end(view);
+        } else if let Err(error) = view.write() {
+            tracing::warn!(view = %view.id, %error, "the view's record is not up to date");
+        }
+    }
+}
+
+/// Removes the directory of a target.
+fn remove_target(target: &Path) -> Result<()> {
+    match std::fs::remove_dir(target) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(StoreError::new(
+            Fault::Internal,
+            format!("target {} is unmounted, but the directory cannot be removed ({error}): remove what is in it", target.display()),
+        )),
+    }
+}
