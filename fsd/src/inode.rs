@@ -343,6 +343,12 @@ impl Table {
         }
     }
 
+    /// The objects of former commits that the kernel still knows.
+    pub fn orphans(&self) -> Vec<ObjectId> {
+        let inner = self.inner.read();
+        inner.places.values().filter_map(|place| if let Place::Orphan(orphan) = place { Some(orphan.id) } else { None }).collect()
+    }
+
     /// Directories loaded and orphans kept, for statistics.
     pub fn size(&self) -> (usize, usize) {
         let inner = self.inner.read();

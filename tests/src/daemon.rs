@@ -31,10 +31,42 @@ pub struct Daemon {
     account: Account,
     options: Vec<OsString>,
     child: Option<Child>,
+    holder: Option<Child>,
     targets: TempDir,
 }
 
 impl Daemon {
+    /// Starts one whose mounts a holder keeps.
+    pub fn held(options: &[&str]) -> Result<Self> {
+        scratch::require_root()?;
+        let account = Account::new()?;
+        let hold = account.home().join("hold.sock");
+        let options = options.iter().map(OsString::from).chain(["--hold".into(), hold.into_os_string()]).collect();
+        let mut daemon = Daemon { account, options, child: None, holder: None, targets: scratch::dir()? };
+        daemon.restart_holder()?;
+        daemon.restart()?;
+        Ok(daemon)
+    }
+
+    /// Starts the holder (again) and waits until it listens.
+    pub fn restart_holder(&mut self) -> Result<()> {
+        ensure!(self.holder.is_none(), "the holder runs already");
+        let socket = self.account.home().join("hold.sock");
+        let log = File::options().create(true).append(true).open(self.log_file())?;
+        let mut command = self.account.command(["hold", "--socket"]);
+        command.arg(&socket).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
+        self.holder = Some(command.spawn().context("the holder could not be started")?);
+        wait_for("the holder's socket", DEADLINE, || listens(&socket).then_some(()))
+    }
+
+    /// Kills the holder.
+    pub fn kill_holder(&mut self) -> Result<()> {
+        let mut child = self.holder.take().context("the holder does not run")?;
+        child.kill()?;
+        child.wait()?;
+        Ok(())
+    }
+
     /// Starts one that allows `http://`, with further options.
     pub fn start(options: &[&str]) -> Result<Self> {
         scratch::require_root()?;
@@ -44,7 +76,7 @@ impl Daemon {
     /// The same for an account that was prepared.
     pub fn start_as(account: Account, options: &[&str]) -> Result<Self> {
         let options = options.iter().map(OsString::from).collect();
-        let mut daemon = Daemon { account, options, child: None, targets: scratch::dir()? };
+        let mut daemon = Daemon { account, options, child: None, holder: None, targets: scratch::dir()? };
         daemon.restart()?;
         Ok(daemon)
     }
@@ -147,7 +179,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
+        for child in [&mut self.child, &mut self.holder].into_iter().flatten() {
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -160,6 +192,14 @@ impl Drop for Daemon {
             eprintln!("the daemon logged: {}", self.log().unwrap_or_default());
         }
     }
+}
+
+/// Whether a holder listens on `socket`, which takes whole packets.
+fn listens(socket: &Path) -> bool {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket as open};
+    let probe = open(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None);
+    let (Ok(probe), Ok(address)) = (probe, UnixAddr::new(socket)) else { return false };
+    connect(std::os::fd::AsRawFd::as_raw_fd(&probe), &address).is_ok()
 }
 
 /// A view of `url` that is pulled on demand only.

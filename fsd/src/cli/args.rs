@@ -269,6 +269,9 @@ pub struct DaemonArgs {
     /// Where to listen; root alone is answered
     #[arg(long, value_name = "PATH")]
     pub socket: PathBuf,
+    /// Socket of `gitmount hold`, which keeps the mounts while no daemon runs
+    #[arg(long, value_name = "PATH")]
+    pub hold: Option<PathBuf>,
     /// Directory of fetched repositories [default: store below --state]
     #[arg(long, value_name = "DIR")]
     pub store: Option<PathBuf>,

@@ -108,6 +108,7 @@ fn options(args: &DaemonArgs) -> Result<Options> {
         },
         demand_min_interval: duration("--demand-min-interval", &args.demand_min_interval)?,
         keep_snapshots: args.keep_snapshots,
+        hold: args.hold.clone(),
     })
 }
 

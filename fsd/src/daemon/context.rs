@@ -8,6 +8,7 @@ use super::events::Events;
 use super::fetches::Fetches;
 use super::metrics::Metrics;
 use super::state::StateDir;
+use crate::handover::Keeper;
 
 /// Made once, at the start.
 #[derive(Debug)]
@@ -18,6 +19,8 @@ pub struct Context {
     pub store: Arc<Store>,
     /// The fetches.
     pub fetches: Fetches,
+    /// Who keeps the mounts while no daemon runs.
+    pub keeper: Option<Keeper>,
     /// Who is told what happens.
     pub events: Events,
     /// What is measured.

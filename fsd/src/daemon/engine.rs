@@ -26,10 +26,12 @@ use super::metrics::Metrics;
 use super::schedule::groups::Rules;
 use super::shown::Shown;
 use super::state::StateDir;
+use crate::handover::Keeper;
 
 mod create;
 mod operations;
 mod publish;
+mod restart;
 
 /// How a daemon runs.
 #[derive(Debug, Clone)]
@@ -44,6 +46,8 @@ pub struct Options {
     pub demand_min_interval: Duration,
     /// Snapshots that stay readable beside the current one.
     pub keep_snapshots: usize,
+    /// The socket of the holder.
+    pub hold: Option<PathBuf>,
 }
 
 /// Fetches that run at the same time.
@@ -81,9 +85,12 @@ impl Engine {
         let state = Arc::new(StateDir::open(&options.state)?);
         let store = Store::open(options.store)?;
         let rules = Rules { interval: options.demand_min_interval, workers: WORKERS };
-        let fetches = Fetches::start(rules, Arc::clone(&state))
-            .map_err(|e| StoreError::new(Fault::Internal, format!("no thread can be started ({e}): raise the limit of processes")))?;
+        let no_thread =
+            |e: std::io::Error| StoreError::new(Fault::Internal, format!("no thread can be started ({e}): raise the limit of processes"));
+        let fetches = Fetches::start(rules, Arc::clone(&state)).map_err(no_thread)?;
+        let keeper = options.hold.as_deref().map(Keeper::new).transpose().map_err(no_thread)?;
         let context = Arc::new(Context {
+            keeper,
             state,
             store,
             fetches,
@@ -91,10 +98,12 @@ impl Engine {
             metrics: Metrics::default(),
             keep_snapshots: options.keep_snapshots,
         });
-        Ok(Arc::new(Engine { context, policy: options.policy, inner: Mutex::default(), changed: Condvar::new() }))
+        let engine = Arc::new(Engine { context, policy: options.policy, inner: Mutex::default(), changed: Condvar::new() });
+        engine.take_up()?;
+        Ok(engine)
     }
 
-    /// Ends it: fetches are interrupted, publishes given up, and every view unmounted.
+    /// Ends it: fetches are interrupted, publishes given up, and every view left to the holder, or unmounted where it has none.
     pub fn stop(&self) {
         {
             let mut inner = self.lock();
@@ -110,6 +119,14 @@ impl Engine {
         inner.targets.clear();
         drop(inner);
         for view in views {
+            view.leave();
+            if let (Some(keeper), Some(mount)) = (&self.context.keeper, view.mount())
+                && keeper.is_holding(&view.id)
+            {
+                mount.detach();
+                tracing::info!(view = %view.id, "the mount waits for the next daemon");
+                continue;
+            }
             for target in view.targets() {
                 self.take_away(&view, &target.path(), false);
             }
@@ -120,7 +137,7 @@ impl Engine {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until no other call works on `target`, then works on it; `first` decides whether the other call is made to give up.
+    /// Waits until no other call works on `target`, then works on it; with `take_over` the other call is made to give up.
     fn claim(&self, target: &Path, take_over: bool) -> Result<Claim<'_>> {
         let mut inner = self.lock();
         while let Some(given_up) = inner.busy.get(target) {
@@ -136,6 +153,11 @@ impl Engine {
         inner.busy.insert(target.to_owned(), Arc::clone(&given_up));
         Ok(Claim { engine: self, target: target.to_owned(), given_up })
     }
+}
+
+/// What is in a store was allowed when it was fetched.
+fn any_url() -> UrlPolicy {
+    UrlPolicy { allow_http: true, allow_file: true, hosts: vec![] }
 }
 
 /// A call's hold on a target.

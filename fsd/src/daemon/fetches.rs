@@ -30,12 +30,12 @@ mod work;
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The answer to who waits.
-pub type Answer = std::result::Result<proto::Pulled, Failure>;
+pub type Answer = Result<proto::Pulled, Failure>;
 
 /// Somebody who follows a ref.
 pub trait Follows: Send + Sync {
     /// What a fetch gave that began at `started`. It is not called twice at the same time for fetches of one group.
-    fn fetched(&self, started: SystemTime, outcome: std::result::Result<CommitId, &StoreError>) -> Answer;
+    fn fetched(&self, started: SystemTime, outcome: Result<CommitId, &StoreError>) -> Answer;
 }
 
 /// Where a fetch goes, and as whom.

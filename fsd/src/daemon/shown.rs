@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use gitmount_proto::fsd::v1 as proto;
 use gitmount_store::error::Result;
 use gitmount_store::ids::CommitId;
-use gitmount_store::repository::{Pin, Repository};
+use gitmount_store::repository::Repository;
 use gitmount_store::{Fault, StoreError};
 
 use super::context::Context;
@@ -76,8 +76,8 @@ struct Access {
 struct Commits {
     /// What the last fetch that worked gave.
     last: Option<CommitId>,
-    /// Pins of what can be read, the newest last.
-    pins: Vec<Pin>,
+    /// What is pinned: the commits that can be read.
+    pins: Vec<CommitId>,
 }
 
 impl std::fmt::Debug for Shown {
@@ -248,6 +248,13 @@ impl Shown {
         true
     }
 
+    /// Fetches once, since news may have been missed.
+    pub(super) fn catch_up(&self) {
+        if let Some((_, membership)) = &lock(&self.access).acting {
+            membership.demand(Demand::Urgent);
+        }
+    }
+
     /// Leaves the group; nothing is fetched for it any more.
     pub(super) fn leave(&self) {
         let acting = lock(&self.access).acting.take();
@@ -271,14 +278,57 @@ impl Shown {
 
     /// Keeps a commit in the store for this view.
     pub(super) fn pin(&self, commit: CommitId) -> Result<()> {
-        let pin = self.repository.pin(commit)?;
-        lock(&self.commits).pins.push(pin);
+        self.pin_into(&mut lock(&self.commits), commit)
+    }
+
+    fn pin_into(&self, commits: &mut Commits, commit: CommitId) -> Result<()> {
+        if !commits.pins.contains(&commit) {
+            self.repository.pin_named(&pin_name(&self.id, commit), commit)?;
+            commits.pins.push(commit);
+        }
         Ok(())
+    }
+
+    /// Lets go of the pins that are not in `keep`, and keeps what of the commits behind them is still open.
+    fn let_go(&self, commits: &mut Commits, keep: &[CommitId]) {
+        if commits.pins.iter().all(|commit| keep.contains(commit)) {
+            return;
+        }
+        let open = self.mount.get().map(|mount| mount.view().table().orphans()).unwrap_or_default();
+        if let Err(error) = self.repository.keep_objects(&self.id, &open) {
+            // With the pins everything stays.
+            tracing::warn!(view = %self.id, %error, "old commits are kept, since what is open of them cannot be noted");
+            return;
+        }
+        commits.pins.retain(|commit| {
+            keep.contains(commit)
+                || self
+                    .repository
+                    .unpin_named(&pin_name(&self.id, *commit))
+                    .inspect_err(|error| tracing::warn!(%error, "a pin stays"))
+                    .is_err()
+        });
+    }
+
+    /// Lets go of everything: nothing of it can be read any more.
+    pub(super) fn unpin(&self) {
+        let mut commits = lock(&self.commits);
+        for commit in commits.pins.drain(..) {
+            if let Err(error) = self.repository.unpin_named(&pin_name(&self.id, commit)) {
+                tracing::warn!(%error, "a pin stays until the next start");
+            }
+        }
+        if let Err(error) = self.repository.keep_objects(&self.id, &[]) {
+            tracing::warn!(%error, "a list of objects stays until the next start");
+        }
     }
 
     /// The tree is mounted. Whatever was fetched meanwhile is shown at once.
     pub(super) fn mounted(&self, mount: Arc<Mount>) {
         let mut commits = lock(&self.commits);
+        commits.pins.extend(mount.view().pinned());
+        commits.pins.sort_unstable();
+        commits.pins.dedup();
         // Called once for a view, by who made it.
         let _ = self.mount.set(mount);
         if let Some(last) = commits.last
@@ -296,13 +346,10 @@ impl Shown {
         let old = mount.view().current().commit;
         let mut changed = 0;
         if commit != old {
-            let pin = self.repository.pin(commit)?;
+            self.pin_into(commits, commit)?;
             let switched = mount.switch(commit).map_err(|error| super::follow::path_gone(error, commit))?;
             changed = switched.changed;
-            commits.pins.push(pin);
-            let keep = self.context.keep_snapshots + 1;
-            let gone = commits.pins.len().saturating_sub(keep);
-            commits.pins.drain(..gone);
+            self.let_go(commits, &mount.view().pinned());
             lock(&self.health).switches += 1;
             self.context.metrics.switched(&switched);
             self.tell(Kind::Switched, format!("{} moved from {old} to {commit}, {changed} names changed", self.spec));
@@ -342,6 +389,16 @@ impl Shown {
             self.tell(Kind::FetchFailed, format!("the fetch failed, the last commit stays: {error}"));
         }
     }
+}
+
+/// The name under which a view's commit is pinned.
+fn pin_name(id: &str, commit: CommitId) -> String {
+    format!("{id}.{commit}")
+}
+
+/// The view that a pin is for.
+pub(super) fn pinned_by(name: &str) -> &str {
+    name.split('.').next().unwrap_or(name)
 }
 
 /// Who is told of a fetch: a view, with what was presented.

@@ -79,6 +79,18 @@ impl StateDir {
         self.path.join("mounts").join(id)
     }
 
+    /// All places where views are or were mounted, with the views' names.
+    pub fn mount_points(&self) -> Result<Vec<(String, PathBuf)>> {
+        let dir = self.path.join("mounts");
+        let unreadable = |e: io::Error| failed(&dir, "read", &e);
+        let mut points = Vec::new();
+        for entry in fs::read_dir(&dir).map_err(unreadable)? {
+            let entry = entry.map_err(unreadable)?;
+            points.push((entry.file_name().to_string_lossy().into_owned(), entry.path()));
+        }
+        Ok(points)
+    }
+
     /// The node table's journal of the view `id`.
     pub fn journal(&self, id: &str) -> PathBuf {
         self.view_dir(id).join("nodes")

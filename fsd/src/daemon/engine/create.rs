@@ -1,5 +1,6 @@
 //! Making a view, and ending it.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,10 +16,11 @@ use crate::daemon::shown::Shown;
 use crate::daemon::spec::Spec;
 use crate::daemon::state;
 use crate::fuse::{Mount, MountOptions};
+use crate::handover::Deposit;
 use crate::view::{View, ViewOptions};
 
 /// How long the threads of an unmounted view may take to end before the call that ended it returns all the same.
-const END: Duration = Duration::from_secs(2);
+const END: Duration = Duration::from_millis(500);
 
 impl Engine {
     /// A view that this credential may see: one that is shown, else a new one. Of calls that want the same one makes it, the others wait.
@@ -86,20 +88,32 @@ impl Engine {
         }
     }
 
-    fn mount(&self, view: &Arc<Shown>, commit: CommitId) -> Result<()> {
-        let target = self.context.state.mount_point(&view.id);
+    /// Mounts a view that is shown nowhere yet.
+    pub(super) fn mount(&self, view: &Arc<Shown>, commit: CommitId) -> Result<()> {
         let shown = View::new(view.repository.objects(), commit, self.view_options(view))?;
-        let options = MountOptions { allow_other: true, ..MountOptions::new(&target, view.spec.url.to_string()) };
-        let mount = Mount::new(shown, &options).map_err(|e| {
-            StoreError::new(Fault::Internal, format!("{} cannot be mounted ({e}): make sure that /dev/fuse exists", target.display()))
+        let options = self.mount_options(view);
+        let deposit = |device: BorrowedFd<'_>, init: &[u8]| match &self.context.keeper {
+            Some(keeper) => keeper.deposit(&Deposit { id: view.id.clone(), init: init.to_vec(), device }),
+            None => Ok(()),
+        };
+        let mount = Mount::begin(shown, &options, &deposit).map_err(|e| {
+            let target = options.target.display();
+            StoreError::new(Fault::Internal, format!("{target} cannot be mounted ({e}): make sure that /dev/fuse exists"))
         })?;
         view.mounted(mount);
         Ok(())
     }
 
-    fn view_options(&self, view: &Shown) -> ViewOptions {
+    pub(super) fn mount_options(&self, view: &Shown) -> MountOptions {
+        let target = self.context.state.mount_point(&view.id);
+        MountOptions { allow_other: true, ..MountOptions::new(target, view.spec.url.to_string()) }
+    }
+
+    pub(super) fn view_options(&self, view: &Shown) -> ViewOptions {
         ViewOptions {
             path: view.spec.path.clone(),
+            keep_snapshots: self.context.keep_snapshots,
+            journal: Some(self.context.state.journal(&view.id)),
             uid: Uid::effective().as_raw(),
             gid: Gid::effective().as_raw(),
             ..ViewOptions::new(view.spec.reference.to_string(), self.context.store.spool_dir())
@@ -109,7 +123,11 @@ impl Engine {
     /// Ends a view that has no target (any more). Who still has something of it open keeps that, and the pins with it.
     pub(super) fn end(&self, view: &Arc<Shown>) {
         view.leave();
+        if let Some(keeper) = &self.context.keeper {
+            keeper.withdraw(&view.id);
+        }
         let Some(mount) = view.mount().cloned() else {
+            view.unpin();
             self.context.state.remove(&view.id);
             return;
         };
@@ -122,10 +140,9 @@ impl Engine {
             if Instant::now() > end {
                 let view = Arc::clone(view);
                 tracing::info!(view = %view.id, "something of a view that is gone is still open");
-                // The view, and with it the pins, goes with the last user.
                 let waiting = std::thread::Builder::new().name("ending".into()).spawn(move || {
                     mount.wait();
-                    drop(view);
+                    view.unpin();
                 });
                 if let Err(error) = waiting {
                     tracing::error!(%error, "no thread can be started to wait for the end of a view");
@@ -134,6 +151,7 @@ impl Engine {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+        view.unpin();
     }
 }
 

@@ -5,13 +5,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Instant, SystemTime};
 
 use crossbeam_channel::Sender;
+use gitmount_store::Fault;
 use gitmount_store::error::Result;
-use gitmount_store::fetch::{FetchRequest, NoProgress};
+use gitmount_store::fetch::NoProgress;
 use gitmount_store::ids::CommitId;
 use gitmount_store::maintenance;
 use gitmount_store::refspec::RefSpec;
 use gitmount_store::repository::Repository;
-use gitmount_store::{Fault, StoreError};
 
 use super::{Answer, GroupId, Member, MemberId, Origin, Pull, Shared};
 use crate::control::Failure;
@@ -128,15 +128,8 @@ fn fetch(order: &Order, shared: &Shared) -> Result<Vec<Result<CommitId>>> {
     if unproven && !shared.access.may_read(repository, credential.fingerprint()) {
         asked.insert(0, RefSpec::Head);
     }
-    let mut outcomes = vec![];
-    for spec in &asked {
-        let request = FetchRequest { spec: spec.clone(), depth: *depth, auth: credential.auth().clone() };
-        match repository.fetch(&request, &NoProgress, stop) {
-            Ok(fetched) => outcomes.push(Ok(fetched.commit)),
-            Err(error) if error.fault() == Fault::NotFound => outcomes.push(Err(error)),
-            Err(error) => return Err(error),
-        }
-    }
+    let fetched = repository.fetch_many(&asked, *depth, credential.auth(), &NoProgress, stop)?;
+    let mut outcomes: Vec<Result<CommitId>> = fetched.into_iter().map(|one| one.map(|fetched| fetched.commit)).collect();
     if outcomes.iter().any(Result::is_ok) {
         // Not being able to note it costs a question to the host later.
         if let Err(error) = shared.access.grant(repository, credential.fingerprint()) {
@@ -162,12 +155,5 @@ fn tidy(repository: &Repository) {
         Ok(None) => {}
         Ok(Some(report)) => tracing::info!(url = %repository.url(), ?report, "packed the repository"),
         Err(error) => tracing::warn!(url = %repository.url(), %error, "the repository cannot be packed; it works on as it is"),
-    }
-}
-
-/// The failure of a fetch as callers see it.
-impl From<&Failure> for StoreError {
-    fn from(failure: &Failure) -> Self {
-        StoreError::new(failure.fault, failure.message.clone())
     }
 }
