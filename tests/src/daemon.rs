@@ -296,7 +296,7 @@ impl Client {
     pub fn watch(mut self) -> Result<Watch> {
         let stream = self.runtime.block_on(self.inner.watch(proto::WatchRequest {}))?.into_inner();
         let mut watch = Watch { client: self, stream };
-        let first = watch.next()?;
+        let first = watch.event()?;
         ensure!(first.kind() == proto::event::Kind::Watching, "the first event is {first:?}");
         Ok(watch)
     }
@@ -311,7 +311,7 @@ pub struct Watch {
 
 impl Watch {
     /// The next event.
-    pub fn next(&mut self) -> Result<proto::Event> {
+    pub fn event(&mut self) -> Result<proto::Event> {
         let next = async { tokio::time::timeout(DEADLINE, self.stream.message()).await };
         self.client.runtime.block_on(next).context("no event came")??.context("the stream ended")
     }
@@ -319,7 +319,7 @@ impl Watch {
     /// The next event of a kind; others are passed over.
     pub fn next_of(&mut self, kind: proto::event::Kind) -> Result<proto::Event> {
         loop {
-            let event = self.next()?;
+            let event = self.event()?;
             if event.kind() == kind {
                 return Ok(event);
             }

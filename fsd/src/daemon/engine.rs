@@ -1,6 +1,6 @@
 //! The daemon: many views, each shown at any number of targets.
 //!
-//! - [`publish`](Engine::publish) and [`unpublish`](Engine::unpublish) change what is shown; any of them may be repeated or cut off at any
+//! - Publish and unpublish change what is shown; any of them may be repeated or cut off at any
 //!   point, and be repeated by another daemon after that.
 //! - Status, statistics and the log answer from memory, whatever hangs.
 //!

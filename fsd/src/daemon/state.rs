@@ -252,6 +252,6 @@ mod tests {
         assert_eq!(state.records().unwrap(), [record.clone()]);
         assert!(!dir.path().join("views/empty").exists() && dir.path().join("views/future").exists());
         state.remove(&record.id);
-        assert_eq!(state.records().unwrap(), []);
+        assert!(state.records().unwrap().is_empty());
     }
 }
