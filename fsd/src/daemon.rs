@@ -13,7 +13,8 @@
 //! - [`engine`]: publish, unpublish, and all other calls; [`context`]: what its views share.
 //! - [`spec`], [`credential`]: what callers ask for, checked.
 //! - [`shown`]: one view; [`fetches`]: the fetches of all of them; [`bind`]: where they are shown.
-//! - [`state`], [`record`]: what is written down; [`events`], [`metrics`]: what is told.
+//! - [`state`], [`record`]: what is written down; [`events`], [`metrics`]: what is told; `measure`: what a tree holds.
+//! - [`upkeep`]: the store after fetches.
 //!
 //! A commit is pinned before it is served, and the pin of the one before is dropped after the switch. A fetch that fails changes
 //! nothing of what is served.
@@ -26,6 +27,7 @@ pub mod events;
 pub mod fetches;
 pub mod follow;
 pub mod health;
+mod measure;
 pub mod metrics;
 pub mod mount_table;
 pub mod policy;
@@ -35,4 +37,5 @@ pub mod serving;
 pub mod shown;
 pub mod spec;
 pub mod state;
+pub mod upkeep;
 pub mod upstream;

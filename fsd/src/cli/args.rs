@@ -275,6 +275,12 @@ pub struct DaemonArgs {
     /// Directory of fetched repositories [default: store below --state]
     #[arg(long, value_name = "DIR")]
     pub store: Option<PathBuf>,
+    /// Keep the store under this size, such as 20G, by removing repositories that no mount uses [default: no limit]
+    #[arg(long, value_name = "SIZE")]
+    pub store_limit: Option<String>,
+    /// Serve /metrics, /healthz and /readyz over HTTP, such as 127.0.0.1:9400
+    #[arg(long, value_name = "ADDR")]
+    pub metrics: Option<String>,
     /// Commits that stay readable by name beside the one that is served
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub keep_snapshots: usize,

@@ -3,6 +3,7 @@
 //! The first SIGTERM or SIGINT ends it in order: fetches are interrupted, callers answered, mounts handed over or unmounted. A second one
 //! ends it at once.
 
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ use super::{logging, systemd};
 use crate::control::Operations;
 use crate::control::server::Server;
 use crate::daemon::engine::{Engine, Options};
+use crate::daemon::metrics::http;
 use crate::daemon::policy;
 
 /// How long the answers that are on their way may take at the end.
@@ -36,6 +38,7 @@ const INTERRUPTED: i32 = 130;
 /// Runs the command.
 pub fn run(args: &DaemonArgs) -> Result<()> {
     let options = options(args)?;
+    let metrics = args.metrics.as_deref().map(address).transpose()?;
     if !Uid::effective().is_root() {
         return Err(CliError::usage("a daemon mounts for others and must be run by root: use `gitmount mount` without a daemon"));
     }
@@ -57,6 +60,11 @@ pub fn run(args: &DaemonArgs) -> Result<()> {
         let _context = runtime.enter();
         signals().map_err(|e| CliError::other(format!("signals cannot be handled ({e})")))?
     };
+    if let Some(address) = metrics {
+        let bound = runtime.block_on(http::serve(address, Arc::clone(&engine)));
+        let bound = bound.map_err(|e| CliError::other(format!("{address} cannot be listened on ({e}): give another --metrics")))?;
+        tracing::info!(address = %bound, "metrics are served");
+    }
     tracing::info!(socket = %args.socket.display(), state = %args.state.display(), "the daemon is ready");
     systemd::tell("READY=1");
     runtime.block_on(async {
@@ -79,6 +87,10 @@ pub fn run(args: &DaemonArgs) -> Result<()> {
     drop(bound);
     runtime.shutdown_background();
     Ok(())
+}
+
+fn address(text: &str) -> Result<SocketAddr> {
+    text.parse().map_err(|_| CliError::usage(format!("--metrics {text:?} is no address: give one such as \"127.0.0.1:9400\"")))
 }
 
 fn options(args: &DaemonArgs) -> Result<Options> {
@@ -109,6 +121,12 @@ fn options(args: &DaemonArgs) -> Result<Options> {
         demand_min_interval: duration("--demand-min-interval", &args.demand_min_interval)?,
         keep_snapshots: args.keep_snapshots,
         hold: args.hold.clone(),
+        store_limit: match &args.store_limit {
+            Some(text) => Some(policy::size(text).ok_or_else(|| {
+                CliError::usage(format!("--store-limit {text:?} is no size: give a number with K, M, G or T, such as \"20G\""))
+            })?),
+            None => None,
+        },
     })
 }
 

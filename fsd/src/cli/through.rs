@@ -10,7 +10,7 @@ use gitmount_store::credential::{HostKeys, Login, LoginSource, SshAuth};
 use gitmount_store::url::{RepoUrl, Scheme, UrlPolicy};
 use gitmount_store::{Fault, StoreError};
 
-use super::args::{MountArgs, OfflineArg};
+use super::args::{MountArgs, NotifyArg, OfflineArg};
 use super::exit::{CliError, Result};
 use super::login::{GitLogin, Terminal};
 use super::mount::warn;
@@ -84,7 +84,10 @@ pub fn mount(args: &MountArgs, socket: &Path) -> Result<()> {
         pull: args.pull.clone(),
         depth: args.depth.clone(),
         offline: offline.into(),
-        notify: String::new(),
+        notify: match args.notify {
+            NotifyArg::None => "none".into(),
+            NotifyArg::Inotify => "inotify".into(),
+        },
     };
     let target = target(&args.dir)?;
     let mut client = connect(socket)?;

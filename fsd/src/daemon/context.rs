@@ -1,6 +1,6 @@
 //! What all views of a daemon share.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use gitmount_store::store::Store;
 
@@ -8,7 +8,9 @@ use super::events::Events;
 use super::fetches::Fetches;
 use super::metrics::Metrics;
 use super::state::StateDir;
+use super::upkeep::Upkeep;
 use crate::handover::Keeper;
+use crate::view::caches::Caches;
 
 /// Made once, at the start.
 #[derive(Debug)]
@@ -24,7 +26,13 @@ pub struct Context {
     /// Who is told what happens.
     pub events: Events,
     /// What is measured.
-    pub metrics: Metrics,
+    pub metrics: Arc<Metrics>,
+    /// What looks after the store.
+    pub upkeep: Arc<Upkeep>,
+    /// What all views keep in memory.
+    pub caches: Arc<Caches>,
+    /// Held while a tree is counted.
+    pub measuring: Mutex<()>,
     /// Snapshots that stay readable beside the current one.
     pub keep_snapshots: usize,
 }

@@ -26,6 +26,7 @@ use super::metrics::Metrics;
 use super::schedule::groups::Rules;
 use super::shown::Shown;
 use super::state::StateDir;
+use super::upkeep::Upkeep;
 use crate::handover::Keeper;
 
 mod create;
@@ -46,6 +47,8 @@ pub struct Options {
     pub demand_min_interval: Duration,
     /// Snapshots that stay readable beside the current one.
     pub keep_snapshots: usize,
+    /// Bytes that the store may take.
+    pub store_limit: Option<u64>,
     /// The socket of the holder.
     pub hold: Option<PathBuf>,
 }
@@ -87,7 +90,8 @@ impl Engine {
         let rules = Rules { interval: options.demand_min_interval, workers: WORKERS };
         let no_thread =
             |e: std::io::Error| StoreError::new(Fault::Internal, format!("no thread can be started ({e}): raise the limit of processes"));
-        let fetches = Fetches::start(rules, Arc::clone(&state)).map_err(no_thread)?;
+        let (upkeep, metrics) = (Arc::new(Upkeep::new(Arc::clone(&store), options.store_limit)), Arc::new(Metrics::default()));
+        let fetches = Fetches::start(rules, Arc::clone(&state), Arc::clone(&upkeep), Arc::clone(&metrics)).map_err(no_thread)?;
         let keeper = options.hold.as_deref().map(Keeper::new).transpose().map_err(no_thread)?;
         let context = Arc::new(Context {
             keeper,
@@ -95,11 +99,16 @@ impl Engine {
             store,
             fetches,
             events: Events::default(),
-            metrics: Metrics::default(),
+            metrics,
+            upkeep,
+            caches: Arc::default(),
+            measuring: Mutex::default(),
             keep_snapshots: options.keep_snapshots,
         });
         let engine = Arc::new(Engine { context, policy: options.policy, inner: Mutex::default(), changed: Condvar::new() });
         engine.take_up()?;
+        engine.context.metrics.include(&engine);
+        engine.context.upkeep.measure();
         Ok(engine)
     }
 
@@ -131,6 +140,29 @@ impl Engine {
                 self.take_away(&view, &target.path(), false);
             }
         }
+    }
+
+    /// The views that there are.
+    pub fn shown(&self) -> Vec<Arc<Shown>> {
+        self.lock().views.clone()
+    }
+
+    /// Whether it is being stopped.
+    pub fn is_stopping(&self) -> bool {
+        self.lock().stopping
+    }
+
+    /// Bytes of the store, when it was looked at last.
+    pub fn store_bytes(&self) -> u64 {
+        self.context.upkeep.bytes()
+    }
+
+    /// All metrics, as Prometheus reads them.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn metrics(&self) -> std::result::Result<String, std::fmt::Error> {
+        self.context.metrics.render()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

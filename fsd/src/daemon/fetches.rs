@@ -18,10 +18,12 @@ use gitmount_store::repository::Repository;
 use gitmount_store::{Fault, StoreError};
 
 use super::credential::{Credential, Fingerprint};
+use super::metrics::Metrics;
 use super::policy::Pull;
 use super::schedule::groups::{Demand, GroupId, Groups, MemberId, Rules};
 use super::schedule::{Random, SystemRandom};
 use super::state::StateDir;
+use super::upkeep::Upkeep;
 use crate::control::Failure;
 
 mod work;
@@ -79,6 +81,8 @@ struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     access: Arc<StateDir>,
+    upkeep: Arc<Upkeep>,
+    metrics: Arc<Metrics>,
 }
 
 impl Shared {
@@ -118,11 +122,11 @@ impl std::fmt::Debug for Membership {
 }
 
 impl Fetches {
-    /// Starts the scheduler; `access` records who could fetch what.
+    /// Starts the scheduler; `access` records who could fetch what, and `upkeep` follows each fetch with news.
     ///
     /// # Errors
     /// When no thread can be started.
-    pub fn start(rules: Rules, access: Arc<StateDir>) -> std::io::Result<Self> {
+    pub fn start(rules: Rules, access: Arc<StateDir>, upkeep: Arc<Upkeep>, metrics: Arc<Metrics>) -> std::io::Result<Self> {
         let state = State {
             groups: Groups::new(rules),
             jobs: HashMap::new(),
@@ -131,7 +135,7 @@ impl Fetches {
             stopping: false,
             random: Box::<SystemRandom>::default(),
         };
-        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), access });
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), access, upkeep, metrics });
         let scheduler = std::thread::Builder::new().name("schedule".into()).spawn({
             let shared = Arc::clone(&shared);
             move || schedule(&shared)
@@ -170,6 +174,7 @@ impl Fetches {
         {
             let mut state = self.shared.lock();
             state.stopping = true;
+            self.shared.upkeep.stop();
             state.jobs.values().for_each(|job| job.stop.store(true, Ordering::SeqCst));
             self.shared.changed.notify_all();
         }

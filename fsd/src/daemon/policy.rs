@@ -56,6 +56,15 @@ pub fn duration(text: &str) -> Option<Duration> {
     seconds(text).map(Duration::from_secs)
 }
 
+/// Reads a size such as `500M` or `20G` (powers of 1024; a number alone is bytes); `None` for anything else.
+pub fn size(text: &str) -> Option<u64> {
+    let (number, factor) = match text.char_indices().last()? {
+        (at, unit) if !unit.is_ascii_digit() => (&text[..at], 1u64 << (10 * ("KMGT".find(unit)? + 1))),
+        _ => (text, 1),
+    };
+    number.bytes().all(|b| b.is_ascii_digit()).then(|| number.parse::<u64>().ok()?.checked_mul(factor))?
+}
+
 /// Reads `1h30m`: numbers with units, each unit at most once, from big to small.
 fn seconds(text: &str) -> Option<u64> {
     let mut rest = text;
@@ -114,6 +123,16 @@ mod tests {
         assert_eq!(Pull::default().to_string(), "5m");
         for (pull, text) in [(Pull::Never, "never"), (Pull::OnDemand, "on-demand")] {
             assert_eq!((pull.to_string().as_str(), text.parse::<Pull>().unwrap()), (text, pull));
+        }
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        for (text, bytes) in [("0", 0), ("17", 17), ("1K", 1024), ("500M", 500 << 20), ("20G", 20 << 30), ("2T", 2 << 40)] {
+            assert_eq!(size(text), Some(bytes), "{text}");
+        }
+        for bad in ["", "G", "1.5G", "-1", "+1", "1 G", "1g", "1GB", "99999999999T", "1é"] {
+            assert_eq!(size(bad), None, "{bad}");
         }
     }
 

@@ -42,7 +42,9 @@ pub struct Shown {
     pub(super) health: Mutex<Health>,
     pub(super) ring: Ring,
     pub(super) last_demand: Mutex<Option<SystemTime>>,
+    pub(super) demanded_pulls: Mutex<u64>,
     pub(super) notices: Mutex<Vec<String>>,
+    pub(super) measured: Mutex<super::measure::State>,
     places: Mutex<Places>,
     access: Mutex<Access>,
     commits: Mutex<Commits>,
@@ -97,7 +99,9 @@ impl Shown {
             health: Mutex::default(),
             ring: Ring::default(),
             last_demand: Mutex::default(),
+            demanded_pulls: Mutex::default(),
             notices: Mutex::default(),
+            measured: Mutex::default(),
             places: Mutex::default(),
             access: Mutex::default(),
             commits: Mutex::default(),
@@ -148,6 +152,12 @@ impl Shown {
     /// Ends a view that never got a target.
     pub(super) fn give_up(&self) {
         lock(&self.places).ending = true;
+    }
+
+    /// Whether it has no target yet.
+    pub(super) fn is_new(&self) -> bool {
+        let places = lock(&self.places);
+        places.targets.is_empty() && !places.ending
     }
 
     /// Notes that the bind mount of a target is there.
@@ -239,10 +249,10 @@ impl Shown {
     }
 
     /// Says that there may be news; gives whether the view takes it.
-    pub fn demand(&self, demand: Demand) -> bool {
+    pub fn demand(&self) -> bool {
         *lock(&self.last_demand) = Some(SystemTime::now());
         match &lock(&self.access).acting {
-            Some((_, membership)) => membership.demand(demand),
+            Some((_, membership)) => membership.demand(Demand::Noted),
             None => return false,
         }
         true
@@ -439,6 +449,10 @@ impl Shown {
             let mut access = lock(&self.access);
             access.proven.insert(credential.clone());
             access.refused.remove(credential);
+        }
+        let answers = |demanded: SystemTime| demanded <= started && lock(&self.health).last_success.is_none_or(|last| last < demanded);
+        if lock(&self.last_demand).is_some_and(answers) {
+            *lock(&self.demanded_pulls) += 1;
         }
         commits.last = Some(commit);
         match self.show(&mut commits, commit) {

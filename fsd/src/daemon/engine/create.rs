@@ -11,11 +11,12 @@ use nix::unistd::{Gid, Uid};
 
 use super::{Claim, Engine};
 use crate::daemon::credential::{Credential, Fingerprint};
+use crate::daemon::measure;
 use crate::daemon::policy::Offline;
 use crate::daemon::shown::Shown;
-use crate::daemon::spec::Spec;
+use crate::daemon::spec::{self, Spec};
 use crate::daemon::state;
-use crate::fuse::{Mount, MountOptions};
+use crate::fuse::{Mount, MountOptions, Notify};
 use crate::handover::Deposit;
 use crate::view::{View, ViewOptions};
 
@@ -62,6 +63,7 @@ impl Engine {
             self.end(&view);
             return Err(error);
         }
+        measure::begin(&view, true);
         Ok(view)
     }
 
@@ -106,13 +108,18 @@ impl Engine {
 
     pub(super) fn mount_options(&self, view: &Shown) -> MountOptions {
         let target = self.context.state.mount_point(&view.id);
-        MountOptions { allow_other: true, ..MountOptions::new(target, view.spec.url.to_string()) }
+        let notify = match view.spec.notify {
+            spec::Notify::None => Notify::None,
+            spec::Notify::Inotify => Notify::Inotify,
+        };
+        MountOptions { allow_other: true, notify, ..MountOptions::new(target, view.spec.url.to_string()) }
     }
 
     pub(super) fn view_options(&self, view: &Shown) -> ViewOptions {
         ViewOptions {
             path: view.spec.path.clone(),
             keep_snapshots: self.context.keep_snapshots,
+            caches: Arc::clone(&self.context.caches),
             journal: Some(self.context.state.journal(&view.id)),
             uid: Uid::effective().as_raw(),
             gid: Gid::effective().as_raw(),

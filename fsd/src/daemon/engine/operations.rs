@@ -16,8 +16,8 @@ use crate::control::{Failure, Operations};
 use crate::daemon::bind;
 use crate::daemon::credential::Credential;
 use crate::daemon::health::millis;
+use crate::daemon::measure;
 use crate::daemon::policy::Pull;
-use crate::daemon::schedule::groups::Demand;
 use crate::daemon::shown::{Shown, lock};
 
 /// How long somebody who pulls by hand waits.
@@ -88,13 +88,16 @@ impl Operations for Engine {
         let view = self.at(target)?;
         let health = lock(&view.health).clone();
         let requests = view.mount().map(|mount| mount.requests()).unwrap_or_default();
+        // After a switch the next answer has the new numbers.
+        measure::begin(&view, false);
+        let measured = lock(&view.measured).measured;
         Some(proto::StatisticsResponse {
             requests: requests.into_iter().map(|(name, count)| proto::Requests { operation: name.to_owned(), count }).collect(),
             fetches: health.fetches,
             fetch_failures: health.failures,
             switches: health.switches,
-            bytes: None,
-            inodes: None,
+            bytes: measured.map(|measured| measured.bytes),
+            inodes: measured.map(|measured| measured.inodes),
         })
     }
 
@@ -129,7 +132,7 @@ impl Operations for Engine {
 
 /// Takes a demand for a view; `never` views ignore it.
 fn noted(view: &Shown) -> bool {
-    view.spec.pull != Pull::Never && view.demand(Demand::Noted)
+    view.spec.pull != Pull::Never && view.demand()
 }
 
 fn status(view: &Shown) -> proto::View {

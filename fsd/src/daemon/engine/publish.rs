@@ -16,7 +16,6 @@ use crate::daemon::credential::Credential;
 use crate::daemon::events::Kind;
 use crate::daemon::health::State;
 use crate::daemon::record::Target;
-use crate::daemon::schedule::groups::Demand;
 use crate::daemon::shown::{Shown, lock};
 use crate::daemon::spec::Spec;
 
@@ -114,7 +113,7 @@ impl Engine {
     pub(super) fn entrust(&self, view: &Arc<Shown>, target: &Path, credential: &Credential) {
         if view.entrust(target, credential) {
             view.tell(Kind::Credential, "the view has another credential".to_owned());
-            view.demand(Demand::Urgent);
+            view.catch_up();
             if let Err(error) = view.write() {
                 tracing::warn!(view = %view.id, %error, "the view's record is not up to date");
             }

@@ -1,15 +1,14 @@
 //! One fetch for a group: what is asked for, and who is told what came of it.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime};
 
 use crossbeam_channel::Sender;
 use gitmount_store::Fault;
 use gitmount_store::error::Result;
-use gitmount_store::fetch::NoProgress;
+use gitmount_store::fetch::{Phase, Progress};
 use gitmount_store::ids::CommitId;
-use gitmount_store::maintenance;
 use gitmount_store::refspec::RefSpec;
 use gitmount_store::repository::Repository;
 
@@ -24,6 +23,18 @@ struct Order {
     specs: Vec<RefSpec>,
     waiting: Vec<(MemberId, Sender<Answer>)>,
     stop: Arc<AtomicBool>,
+}
+
+/// Counts what a host sends.
+#[derive(Default)]
+struct Received(AtomicU64);
+
+impl Progress for Received {
+    fn update(&self, phase: Phase, done: u64, _: Option<u64>) {
+        if phase == Phase::Receiving {
+            self.0.fetch_max(done, Ordering::Relaxed);
+        }
+    }
 }
 
 /// How a fetch ended, for the schedule.
@@ -51,7 +62,9 @@ impl Worker {
             return;
         };
         let started = SystemTime::now();
-        let outcome = fetch(&order, &self.shared);
+        let (begin, received) = (Instant::now(), Received::default());
+        let outcome = fetch(&order, &self.shared, &received);
+        self.shared.metrics.fetched(outcome.is_ok(), begin.elapsed(), received.0.load(Ordering::Relaxed));
         self.end = Some(match &outcome {
             Ok(_) => End::Worked,
             Err(error) if error.fault() == Fault::Cancelled => End::Stopped,
@@ -69,6 +82,7 @@ impl Worker {
             answers.push((*id, answer));
         }
         let repository = Arc::clone(&order.origin.repository);
+        let upkeep = Arc::clone(&self.shared.upkeep);
         // The place is free before anybody is answered: who asks again then is not told of this fetch.
         drop(self);
         for (member, waiter) in order.waiting {
@@ -78,7 +92,7 @@ impl Worker {
             }
         }
         if news {
-            tidy(&repository);
+            upkeep.after_news(&repository);
         }
     }
 
@@ -119,7 +133,7 @@ impl Drop for Worker {
 }
 
 /// The outer error is about the host or the disk, the inner ones about single refs.
-fn fetch(order: &Order, shared: &Shared) -> Result<Vec<Result<CommitId>>> {
+fn fetch(order: &Order, shared: &Shared, received: &Received) -> Result<Vec<Result<CommitId>>> {
     let Order { origin, specs, stop, .. } = order;
     let Origin { repository, credential, depth, .. } = origin;
     let mut asked = specs.clone();
@@ -128,7 +142,7 @@ fn fetch(order: &Order, shared: &Shared) -> Result<Vec<Result<CommitId>>> {
     if unproven && !shared.access.may_read(repository, credential.fingerprint()) {
         asked.insert(0, RefSpec::Head);
     }
-    let fetched = repository.fetch_many(&asked, *depth, credential.auth(), &NoProgress, stop)?;
+    let fetched = repository.fetch_many(&asked, *depth, credential.auth(), received, stop)?;
     let mut outcomes: Vec<Result<CommitId>> = fetched.into_iter().map(|one| one.map(|fetched| fetched.commit)).collect();
     if outcomes.iter().any(Result::is_ok) {
         // Not being able to note it costs a question to the host later.
@@ -146,14 +160,4 @@ fn fetch(order: &Order, shared: &Shared) -> Result<Vec<Result<CommitId>>> {
 
 fn is_there(repository: &Repository, commit: CommitId) -> bool {
     repository.objects().contains(commit.id()).unwrap_or(false)
-}
-
-/// Maintenance, when it is due: each fetch with news adds a pack.
-fn tidy(repository: &Repository) {
-    let packed = maintenance::is_due(repository).and_then(|due| due.then(|| maintenance::gc(repository)).transpose());
-    match packed {
-        Ok(None) => {}
-        Ok(Some(report)) => tracing::info!(url = %repository.url(), ?report, "packed the repository"),
-        Err(error) => tracing::warn!(url = %repository.url(), %error, "the repository cannot be packed; it works on as it is"),
-    }
 }

@@ -1,0 +1,144 @@
+//! What a tree holds: how much, for statistics, and what of it is not served as one may expect.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use gitmount_store::error::Result;
+use gitmount_store::ids::{CommitId, ObjectId};
+use gitmount_store::objects::{EntryKind, Objects};
+
+use super::events::Kind;
+use super::shown::{Shown, lock};
+
+/// How long a publish waits for what there is to say about its tree; later it is told by an event.
+const SAID_AT_ONCE: Duration = Duration::from_millis(100);
+
+/// Attribute files above this are not looked into.
+const LONGEST: u64 = 1 << 20;
+
+/// What was counted of a tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Measured {
+    /// Bytes of all files and links.
+    pub bytes: u64,
+    /// Entries, with the root.
+    pub inodes: u64,
+    /// Submodules.
+    pub submodules: u64,
+    /// Whether its attributes put files into LFS.
+    pub lfs: bool,
+}
+
+impl Measured {
+    /// Counts a tree; gives up when `stop` says so.
+    fn of(objects: &Objects, root: ObjectId, stop: &dyn Fn() -> bool) -> Result<Option<Self>> {
+        let mut measured = Measured { inodes: 1, ..Measured::default() };
+        let mut left = vec![root];
+        while let Some(tree) = left.pop() {
+            if stop() {
+                return Ok(None);
+            }
+            for entry in objects.tree(tree)?.entries() {
+                measured.inodes += 1;
+                match entry.kind {
+                    EntryKind::Directory => left.push(entry.id),
+                    EntryKind::Submodule => measured.submodules += 1,
+                    EntryKind::File | EntryKind::Executable | EntryKind::Symlink => {
+                        // A broken object costs its own size and nothing else.
+                        let size = objects.blob_size(entry.id).unwrap_or_default();
+                        measured.bytes += size;
+                        if entry.name == ".gitattributes" && size < LONGEST && !measured.lfs {
+                            let text = objects.blob(entry.id).unwrap_or_default();
+                            measured.lfs = text.windows(b"filter=lfs".len()).any(|window| window == b"filter=lfs");
+                        }
+                    }
+                }
+            }
+        }
+        Ok(Some(measured))
+    }
+
+    /// What should be known of the tree, a sentence each.
+    pub fn notices(&self) -> Vec<String> {
+        let mut notices = vec![];
+        if self.submodules > 0 {
+            let which = if self.submodules == 1 {
+                "1 submodule, which is".to_owned()
+            } else {
+                format!("{} submodules, which are", self.submodules)
+            };
+            notices.push(format!("the tree has {which} shown as an empty directory"));
+        }
+        if self.lfs {
+            notices.push("the tree has files in LFS, which are shown as their pointers".to_owned());
+        }
+        notices
+    }
+}
+
+/// Counts what a view shows, on a thread of its own; what there is to say of it is told once. Waits a moment for the outcome.
+pub(super) fn begin(view: &Arc<Shown>, wait: bool) {
+    let Some(snapshot) = view.mount().map(|mount| mount.view().current()) else { return };
+    {
+        let mut state = lock(&view.measured);
+        if state.running || state.commit == Some(snapshot.commit) {
+            return;
+        }
+        state.running = true;
+    }
+    let (done, finished) = mpsc::channel::<()>();
+    let counted = Arc::clone(view);
+    let started = std::thread::Builder::new().name("measure".into()).spawn(move || {
+        // One at a time: it is for reports only.
+        let _turn = lock(&counted.context.measuring);
+        let gone = || counted.targets().is_empty() && !counted.is_new();
+        let measured = Measured::of(&counted.repository.objects(), snapshot.root, &gone);
+        finish(&counted, snapshot.commit, measured);
+        drop(done);
+    });
+    match started {
+        Ok(_) if wait => drop(finished.recv_timeout(SAID_AT_ONCE)),
+        Ok(_) => {}
+        Err(error) => {
+            lock(&view.measured).running = false;
+            tracing::warn!(%error, "no thread can be started to count a tree");
+        }
+    }
+}
+
+fn finish(view: &Shown, commit: CommitId, measured: Result<Option<Measured>>) {
+    let mut state = lock(&view.measured);
+    state.running = false;
+    match measured {
+        Ok(Some(measured)) => (state.commit, state.measured) = (Some(commit), Some(measured)),
+        Ok(None) => return,
+        Err(error) => {
+            // Not tried again for this commit.
+            state.commit = Some(commit);
+            drop(state);
+            return tracing::warn!(view = %view.id, %error, "the tree cannot be counted");
+        }
+    }
+    drop(state);
+    let notices = measured.ok().flatten().unwrap_or_default().notices();
+    let fresh: Vec<String> = {
+        let mut known = lock(&view.notices);
+        let fresh = notices.iter().filter(|notice| !known.contains(notice)).cloned().collect();
+        *known = notices;
+        fresh
+    };
+    for notice in fresh {
+        view.tell(Kind::Notice, notice);
+    }
+}
+
+/// The last count of a view's tree.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// Of which commit.
+    commit: Option<CommitId>,
+    /// What it was.
+    pub(super) measured: Option<Measured>,
+    running: bool,
+}
