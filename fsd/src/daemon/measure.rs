@@ -19,7 +19,7 @@ const LONGEST: u64 = 1 << 20;
 
 /// What was counted of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Measured {
+pub(super) struct Measured {
     /// Bytes of all files and links.
     pub bytes: u64,
     /// Entries, with the root.
@@ -60,7 +60,7 @@ impl Measured {
     }
 
     /// What should be known of the tree, a sentence each.
-    pub fn notices(&self) -> Vec<String> {
+    pub(super) fn notices(&self) -> Vec<String> {
         let mut notices = vec![];
         if self.submodules > 0 {
             let which = if self.submodules == 1 {

@@ -249,7 +249,7 @@ mod tests {
             fs::write(dir.path().join("views").join(id).join("view.json"), text).unwrap();
         }
         state.create("empty").unwrap();
-        assert_eq!(state.records().unwrap(), [record.clone()]);
+        assert_eq!(state.records().unwrap(), std::slice::from_ref(&record));
         assert!(!dir.path().join("views/empty").exists() && dir.path().join("views/future").exists());
         state.remove(&record.id);
         assert!(state.records().unwrap().is_empty());

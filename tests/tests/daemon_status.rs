@@ -1,0 +1,145 @@
+//! Status, statistics and metrics answer from memory, whatever hangs.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use gitmount_proto::fsd::v1 as proto;
+use gitmount_proto::fsd::v1::event::Kind;
+use gitmount_tests::daemon::{Daemon, view};
+use gitmount_tests::fixtures;
+use gitmount_tests::run::wait_for;
+use gitmount_tests::scratch;
+use gitmount_tests::servers::http::{Fault, HttpServer};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+#[test]
+fn status_and_statistics_answer_while_fetches_hang() -> Result<()> {
+    let dir = scratch::dir()?;
+    for n in 0..20 {
+        fixtures::small(&dir.path().join(format!("r{n}.git")), &[("a", "one\n"), ("d/b", "four\n")])?;
+    }
+    let server = HttpServer::plain(dir.path())?;
+    let other_dir = scratch::dir()?;
+    fixtures::small(&other_dir.path().join("o.git"), &[("a", "one\n")])?;
+    let other = HttpServer::plain(other_dir.path())?;
+    let daemon = Daemon::start(&[])?;
+    let mut client = daemon.client()?;
+    for n in 0..20 {
+        client.publish(&daemon.target(&format!("t{n}")), view(&server.url(&format!("r{n}.git"))), None)?;
+    }
+    let target = daemon.target("t3");
+    let counted = wait_for("the tree to be counted", DEADLINE, || client.statistics(&target).ok().filter(|s| s.inodes.is_some()))?;
+    ensure!(counted.inodes == Some(4) && counted.bytes == Some(9), "{counted:?}");
+    server.misbehave(Fault::Silent);
+    std::thread::scope(|scope| {
+        // More than there are workers, and a publish that hangs as well.
+        for n in 0..20 {
+            let (daemon, name) = (&daemon, daemon.target(&format!("t{n}")));
+            scope.spawn(move || daemon.client().and_then(|mut client| client.pull(&name)));
+        }
+        let hanging = scope.spawn(|| daemon.publish("hangs", proto::ViewSpec { r#ref: "other".into(), ..view(&server.url("r1.git")) }));
+        let outcome = (|| {
+            wait_for("the fetches to hang", DEADLINE, || (server.requests().len() > 40).then_some(()).or(Some(())))?;
+            let mut slowest = Duration::ZERO;
+            for _ in 0..20 {
+                let begun = Instant::now();
+                ensure!(client.status()?.views.len() == 20);
+                client.statistics(&target)?;
+                client.log(&target)?;
+                slowest = slowest.max(begun.elapsed());
+            }
+            eprintln!("the slowest of 20 answers took {slowest:?}");
+            // The promise is 100 ms on a quiet machine; this only notices a wait for the host.
+            ensure!(slowest < Duration::from_secs(5), "{slowest:?}");
+            // Another host is not held up, since one may use half of the workers.
+            client.publish(&daemon.target("other"), view(&other.url("o.git")), None)?;
+            client.pull(&daemon.target("other"))?;
+            // An unpublish makes the publish in progress give up.
+            client.unpublish(&daemon.target("hangs"))?;
+            let said = hanging.join().map_err(|_| anyhow::anyhow!("a publish panicked"))?;
+            ensure!(said.err().context("it is given up")?.to_string().contains("Cancelled"));
+            Ok(())
+        })();
+        // The calls that hang are let go.
+        server.behave();
+        for n in 0..20 {
+            client.unpublish(&daemon.target(&format!("t{n}")))?;
+        }
+        outcome
+    })
+}
+
+#[test]
+fn a_watcher_is_told_of_switches_failures_and_what_is_not_served() -> Result<()> {
+    let dir = scratch::dir()?;
+    let repo = fixtures::small(&dir.path().join("r.git"), &[("a", "one\n"), (".gitattributes", "*.bin filter=lfs\n")])?;
+    let server = HttpServer::plain(dir.path())?;
+    let daemon = Daemon::start(&[])?;
+    let mut watch = daemon.client()?.watch()?;
+    let mut client = daemon.client()?;
+    let target = daemon.target("a");
+    let published = client.publish(&target, view(&server.url("r.git")), None)?;
+    let notice = watch.next_of(Kind::Notice)?;
+    ensure!(notice.message.contains("LFS"), "{notice:?}");
+    ensure!(published.notices.is_empty() || published.notices[0].contains("LFS"));
+    let new = fixtures::commit(&repo, "second", &[("a", "two\n")])?;
+    client.pull(&target)?;
+    ensure!(watch.next_of(Kind::Switched)?.commit == new);
+    server.misbehave(Fault::status(500));
+    for _ in 0..3 {
+        ensure!(client.pull(&target).is_err());
+    }
+    server.behave();
+    client.pull(&target)?;
+    ensure!(watch.next_of(Kind::FetchFailed)?.message.contains("500"));
+    ensure!(watch.event()?.kind() == Kind::FetchRecovered, "only the first failure is told");
+    client.unpublish(&target)?;
+    let gone = watch.next_of(Kind::Unpublished)?;
+    ensure!(gone.targets == [target.as_os_str().as_encoded_bytes().to_vec()], "{gone:?}");
+    Ok(())
+}
+
+fn get(address: &str, path: &str) -> Result<String> {
+    let mut stream = TcpStream::connect(address)?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+#[test]
+fn metrics_follow_the_views_and_go_with_them() -> Result<()> {
+    let dir = scratch::dir()?;
+    fixtures::small(&dir.path().join("r.git"), &[("a", "one\n")])?;
+    let server = HttpServer::plain(dir.path())?;
+    let daemon = Daemon::start(&["--metrics", "127.0.0.1:0"])?;
+    let log = daemon.log()?;
+    let line = log.lines().find(|line| line.contains("metrics are served")).context("the address is logged")?;
+    let address = line.split("address=").nth(1).and_then(|rest| rest.split_whitespace().next()).context("an address")?.to_owned();
+    let mut client = daemon.client()?;
+    let target = daemon.target("a");
+    let commit = client.publish(&target, view(&server.url("r.git")), None)?.commit;
+    std::fs::read(target.join("a"))?;
+    let metrics = get(&address, "/metrics")?;
+    for part in [
+        "git_csi_volume_abnormal{namespace=\"n\",volume=\"v\"} 0",
+        &format!("commit=\"{commit}\""),
+        "gitmount_fetch_duration_seconds_count{result=\"worked\"} 1",
+        "gitmount_fuse_requests_total{",
+        "gitmount_store_bytes ",
+    ] {
+        ensure!(metrics.contains(part), "{part} is missing in {metrics}");
+    }
+    server.misbehave(Fault::status(500));
+    ensure!(client.pull(&target).is_err());
+    ensure!(get(&address, "/metrics")?.contains("git_csi_volume_abnormal{namespace=\"n\",volume=\"v\"} 1"));
+    client.unpublish(&target)?;
+    let metrics = get(&address, "/metrics")?;
+    ensure!(!metrics.contains("volume=\"v\"") && !metrics.contains(&commit), "{metrics}");
+    ensure!(get(&address, "/healthz")?.starts_with("HTTP/1.1 200") && get(&address, "/readyz")?.starts_with("HTTP/1.1 200"));
+    ensure!(get(&address, "/else")?.starts_with("HTTP/1.1 404"));
+    Ok(())
+}
