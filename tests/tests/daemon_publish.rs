@@ -177,3 +177,18 @@ fn the_command_line_goes_through_the_daemon() -> Result<()> {
     ensure!(refused.code() == 2 && refused.err().contains("local path"), "{}", refused.err());
     Ok(())
 }
+
+#[test]
+fn a_repository_is_dropped_when_nothing_shows_it() -> Result<()> {
+    let (server, daemon) = (server()?, Daemon::start(&[])?);
+    let url = server.url("refs.git");
+    daemon.publish("a", view(&url))?;
+    daemon.account().refused(["gc", "--drop", &url], 2, &["in use", "unmount"])?;
+    daemon.client()?.unpublish(&daemon.target("a"))?;
+    let drop = || daemon.account().run(["gc", "--drop", &url]).ok().filter(|finished| finished.code() == 0);
+    wait_for("the daemon to let go of the repository", std::time::Duration::from_secs(20), drop)?;
+    daemon.account().refused(["gc", "--drop", &url], 3, &["not in the store"])?;
+    daemon.publish("a", view(&url))?;
+    ensure!(fs::read_to_string(daemon.target("a").join("which"))? == "main\n");
+    Ok(())
+}

@@ -89,7 +89,8 @@ Examples:
     #[command(after_help = "\
 Examples:
   gitmount gc
-  gitmount gc https://github.com/git/git")]
+  gitmount gc https://github.com/git/git
+  gitmount gc --drop https://github.com/git/git     # as if it had never been fetched")]
     Gc(GcArgs),
     /// Keep the mounts of a daemon alive while it is restarted
     #[command(after_help = "\
@@ -330,6 +331,9 @@ pub struct GcArgs {
     /// URL of a fetched repository [default: all]
     #[arg(value_name = "URL")]
     pub url: Option<String>,
+    /// Remove this repository as a whole; what is mounted from it must be unmounted first
+    #[arg(long, value_name = "URL", conflicts_with = "url")]
+    pub drop: Option<String>,
     /// Where fetched repositories are kept.
     #[command(flatten)]
     pub store: StoreArg,

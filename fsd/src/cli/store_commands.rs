@@ -88,6 +88,9 @@ fn stored(options: StoreOptions, url: &str) -> Result<Arc<Repository>> {
 /// Removes what nothing needs, of one repository or of all.
 pub fn gc(args: &GcArgs) -> Result<()> {
     let options = store_options(&args.store)?;
+    if let Some(url) = &args.drop {
+        return remove(options, url);
+    }
     if let Some(url) = &args.url {
         return collect(url, &*stored(options, url)?);
     }
@@ -115,6 +118,17 @@ pub fn gc(args: &GcArgs) -> Result<()> {
         None => Ok(()),
         Some(code) => Err(CliError { code, message: "not every repository could be collected".into() }),
     }
+}
+
+/// Removes a repository as a whole.
+fn remove(options: StoreOptions, url: &str) -> Result<()> {
+    let url = RepoUrl::parse(url, &any_url())?;
+    let root = options.root.clone();
+    if !root.is_dir() || !Store::open(options)?.drop_repository(&url)? {
+        return Err(CliError::not_found(format!("{url} is not in the store {}: `gitmount gc` lists what is", root.display())));
+    }
+    println!("{url}: removed");
+    Ok(())
 }
 
 fn collect(url: &str, repository: &Repository) -> Result<()> {

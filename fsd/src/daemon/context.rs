@@ -16,7 +16,7 @@ use crate::view::caches::Caches;
 #[derive(Debug)]
 pub struct Context {
     /// The state directory.
-    pub state: Arc<StateDir>,
+    pub state: StateDir,
     /// The store.
     pub store: Arc<Store>,
     /// The fetches.

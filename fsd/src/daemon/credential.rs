@@ -15,13 +15,6 @@ const LONGEST: usize = 48 << 10;
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fingerprint(String);
 
-impl Fingerprint {
-    /// A fingerprint that was written down.
-    pub fn from_text(text: impl Into<String>) -> Self {
-        Fingerprint(text.into())
-    }
-}
-
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

@@ -85,13 +85,13 @@ impl Engine {
     /// # Errors
     /// When another daemon uses the state directory, or the disk fails.
     pub fn new(options: Options) -> Result<Arc<Self>> {
-        let state = Arc::new(StateDir::open(&options.state)?);
+        let state = StateDir::open(&options.state)?;
         let store = Store::open(options.store)?;
         let rules = Rules { interval: options.demand_min_interval, workers: WORKERS };
         let no_thread =
             |e: std::io::Error| StoreError::new(Fault::Internal, format!("no thread can be started ({e}): raise the limit of processes"));
         let (upkeep, metrics) = (Arc::new(Upkeep::new(Arc::clone(&store), options.store_limit)), Arc::new(Metrics::default()));
-        let fetches = Fetches::start(rules, Arc::clone(&state), Arc::clone(&upkeep), Arc::clone(&metrics)).map_err(no_thread)?;
+        let fetches = Fetches::start(rules, Arc::clone(&upkeep), Arc::clone(&metrics)).map_err(no_thread)?;
         let keeper = options.hold.as_deref().map(Keeper::new).transpose().map_err(no_thread)?;
         let context = Arc::new(Context {
             keeper,

@@ -22,7 +22,6 @@ use super::metrics::Metrics;
 use super::policy::Pull;
 use super::schedule::groups::{Demand, GroupId, Groups, MemberId, Rules};
 use super::schedule::{Random, SystemRandom};
-use super::state::StateDir;
 use super::upkeep::Upkeep;
 use crate::control::Failure;
 
@@ -80,7 +79,6 @@ struct State {
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
-    access: Arc<StateDir>,
     upkeep: Arc<Upkeep>,
     metrics: Arc<Metrics>,
 }
@@ -122,11 +120,11 @@ impl std::fmt::Debug for Membership {
 }
 
 impl Fetches {
-    /// Starts the scheduler; `access` records who could fetch what, and `upkeep` follows each fetch with news.
+    /// Starts the scheduler; `upkeep` follows each fetch with news.
     ///
     /// # Errors
     /// When no thread can be started.
-    pub fn start(rules: Rules, access: Arc<StateDir>, upkeep: Arc<Upkeep>, metrics: Arc<Metrics>) -> std::io::Result<Self> {
+    pub fn start(rules: Rules, upkeep: Arc<Upkeep>, metrics: Arc<Metrics>) -> std::io::Result<Self> {
         let state = State {
             groups: Groups::new(rules),
             jobs: HashMap::new(),
@@ -135,7 +133,7 @@ impl Fetches {
             stopping: false,
             random: Box::<SystemRandom>::default(),
         };
-        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), access, upkeep, metrics });
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), upkeep, metrics });
         let scheduler = std::thread::Builder::new().name("schedule".into()).spawn({
             let shared = Arc::clone(&shared);
             move || schedule(&shared)

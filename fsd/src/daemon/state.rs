@@ -6,7 +6,6 @@
 //! views/<id>/view.json      what the view shows, and where
 //! views/<id>/nodes          the node table's journal
 //! mounts/<id>/              where the view is mounted; targets are bind mounts of it
-//! access/<repository>/<fp>  the credential with this fingerprint has fetched this repository
 //! ```
 //!
 //! Files are replaced as a whole and made durable, so a crash leaves the old one or the new one.
@@ -18,12 +17,10 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use gitmount_store::error::Result;
-use gitmount_store::repository::Repository;
 use gitmount_store::{Fault, StoreError};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-use super::credential::Fingerprint;
 use super::record::Record;
 
 /// A state directory that no other daemon uses.
@@ -57,7 +54,7 @@ impl StateDir {
             ),
             other => failed(&lock_path, "locked", &other.into()),
         })?;
-        for dir in ["views", "mounts", "access"] {
+        for dir in ["views", "mounts"] {
             make(&path.join(dir))?;
         }
         let salt = salt(&path.join("salt"))?;
@@ -141,34 +138,6 @@ impl StateDir {
             }
         }
         Ok(records)
-    }
-
-    /// Notes that a credential has fetched a repository.
-    pub fn grant(&self, repository: &Repository, credential: &Fingerprint) -> Result<()> {
-        let file = self.access_file(repository, credential);
-        if file.exists() {
-            return Ok(());
-        }
-        if let Some(dir) = file.parent() {
-            make(dir)?;
-        }
-        OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&file)
-            .map(drop)
-            .map_err(|e| failed(&file, "written", &e))
-    }
-
-    /// Whether a credential has fetched a repository on this node.
-    pub fn may_read(&self, repository: &Repository, credential: &Fingerprint) -> bool {
-        self.access_file(repository, credential).exists()
-    }
-
-    fn access_file(&self, repository: &Repository, credential: &Fingerprint) -> PathBuf {
-        self.path.join("access").join(repository.git_dir().file_name().unwrap_or_default()).join(credential.to_string())
     }
 }
 

@@ -79,7 +79,7 @@ impl Engine {
         // A host that answers and refuses is no reason to show what it showed once; nor is what somebody else could fetch.
         let stale = error.fault() == Fault::Unreachable
             && view.spec.offline == Offline::AllowStale
-            && self.context.state.may_read(&view.repository, credential.fingerprint());
+            && view.repository.has_fetched_with(credential.auth())?;
         match if stale { view.repository.known(&view.spec.reference)? } else { None } {
             Some(commit) => {
                 view.is_stale(&error);

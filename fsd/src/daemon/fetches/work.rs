@@ -63,7 +63,7 @@ impl Worker {
         };
         let started = SystemTime::now();
         let (begin, received) = (Instant::now(), Received::default());
-        let outcome = fetch(&order, &self.shared, &received);
+        let outcome = fetch(&order, &received);
         self.shared.metrics.fetched(outcome.is_ok(), begin.elapsed(), received.0.load(Ordering::Relaxed));
         self.end = Some(match &outcome {
             Ok(_) => End::Worked,
@@ -133,23 +133,17 @@ impl Drop for Worker {
 }
 
 /// The outer error is about the host or the disk, the inner ones about single refs.
-fn fetch(order: &Order, shared: &Shared, received: &Received) -> Result<Vec<Result<CommitId>>> {
+fn fetch(order: &Order, received: &Received) -> Result<Vec<Result<CommitId>>> {
     let Order { origin, specs, stop, .. } = order;
     let Origin { repository, credential, depth, .. } = origin;
     let mut asked = specs.clone();
     // A commit that is there is not asked for, which is no answer to whether this credential may see it: HEAD is.
     let unproven = asked.iter().any(|spec| matches!(spec, RefSpec::Commit(id) if is_there(repository, *id)));
-    if unproven && !shared.access.may_read(repository, credential.fingerprint()) {
+    if unproven && !repository.has_fetched_with(credential.auth())? {
         asked.insert(0, RefSpec::Head);
     }
     let fetched = repository.fetch_many(&asked, *depth, credential.auth(), received, stop)?;
     let mut outcomes: Vec<Result<CommitId>> = fetched.into_iter().map(|one| one.map(|fetched| fetched.commit)).collect();
-    if outcomes.iter().any(Result::is_ok) {
-        // Not being able to note it costs a question to the host later.
-        if let Err(error) = shared.access.grant(repository, credential.fingerprint()) {
-            tracing::warn!(%error, "who may read a repository cannot be noted");
-        }
-    }
     if asked.len() > specs.len()
         && let Err(error) = outcomes.remove(0)
     {
