@@ -31,6 +31,9 @@ struct World {
     objects: u64,
 }
 
+/// Directories and generations, with the tree and the entries of each.
+type Listings = BTreeMap<(NodeId, u32), (ObjectId, Vec<(NodeId, Time)>)>;
+
 impl World {
     fn new(path: &Path, seed: u64) -> Self {
         let mut world = World {
@@ -91,7 +94,7 @@ impl World {
     }
 
     /// Every listing that can be asked for: (directory, generation) → tree and entries.
-    fn listings(&self) -> BTreeMap<(NodeId, u32), (ObjectId, Vec<(NodeId, Time)>)> {
+    fn listings(&self) -> Listings {
         let mut all = BTreeMap::new();
         for (node, generation) in self.given.iter().flat_map(|node| (0..40).map(|generation| (*node, generation))) {
             if let Some(version) = self.table.listing(node, generation) {
