@@ -192,3 +192,17 @@ fn a_repository_is_dropped_when_nothing_shows_it() -> Result<()> {
     ensure!(fs::read_to_string(daemon.target("a").join("which"))? == "main\n");
     Ok(())
 }
+
+#[test]
+fn a_view_that_raises_inotify_events_is_read_only_at_its_targets() -> Result<()> {
+    let (server, daemon) = (server()?, Daemon::start(&[])?);
+    let target = daemon.target("a");
+    daemon.publish("a", proto::ViewSpec { notify: "inotify".into(), ..view(&server.url("refs.git")) })?;
+    for attempt in [fs::write(target.join("which"), "x"), fs::write(target.join("new"), "x"), fs::create_dir(target.join("d"))] {
+        ensure!(attempt.is_err_and(|error| error.kind() == std::io::ErrorKind::ReadOnlyFilesystem));
+    }
+    ensure!(fs::read_to_string(target.join("which"))? == "main\n");
+    daemon.client()?.unpublish(&target)?;
+    ensure!(mounts_below(&daemon.state())?.is_empty());
+    Ok(())
+}
