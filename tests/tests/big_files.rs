@@ -2,11 +2,13 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use gitmount_tests::compare;
 use gitmount_tests::fixtures::{self, big, content};
 use gitmount_tests::mount::Account;
+use gitmount_tests::servers::daemon::GitDaemon;
 
 const MIB: u64 = 1 << 20;
 
@@ -48,6 +50,62 @@ fn memory_stays_small() -> Result<()> {
     }
     ensure!(peak < 64 * MIB, "reading 1 GiB took {} MiB of anonymous memory", peak / MIB);
     Ok(())
+}
+
+#[test]
+fn a_fetched_one_is_read_in_parts_in_any_order_and_in_little_memory() -> Result<()> {
+    let repo = fixtures::get("big", big::big)?;
+    let served = repo.path().parent().context("a fixture is in a directory")?;
+    let name = repo.path().file_name().and_then(|name| name.to_str()).context("a fixture has a name")?;
+    let daemon = GitDaemon::serve(served)?;
+    let account = Account::new()?;
+    let check = |file: &File, offset: u64| -> Result<()> {
+        let mut bytes = vec![0; 300_000];
+        file.read_exact_at(&mut bytes, offset)?;
+        ensure!(bytes == big::bytes(offset, bytes.len()), "wrong bytes at {offset}");
+        Ok(())
+    };
+    for _ in 0..2 {
+        let mounted = account.mount(&daemon.url(name), &[])?;
+        let points = points(account.store())?;
+        ensure!(points.len() == 1, "{points:?}");
+        let file = File::open(mounted.join("big"))?;
+        for n in (1..40_u64).rev() {
+            check(&file, n * 26_214_007)?;
+        }
+        let id = *account.processes().first().context("a process serves the mount")?;
+        for offset in (0..big::BIG - 300_000).step_by(8 << 20) {
+            check(&file, offset)?;
+            let memory = anonymous(id)?;
+            ensure!(memory < 64 * MIB, "reading 1 GiB takes {} MiB of anonymous memory", memory / MIB);
+        }
+        drop(file);
+        mounted.unmount()?;
+        account.wait_until_idle()?;
+        // As the fetch left them, and then broken.
+        for path in points {
+            fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
+            File::options().write(true).open(&path)?.set_len(1_000_000)?;
+        }
+    }
+    Ok(())
+}
+
+/// The files with access points in a store.
+fn points(store: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut left = vec![store.join("repos")];
+    while let Some(dir) = left.pop() {
+        for entry in fs::read_dir(&dir)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                left.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "points") {
+                found.push(path);
+            }
+        }
+    }
+    Ok(found)
 }
 
 #[test]

@@ -1,9 +1,12 @@
 //! Big blobs: inflated once into an unlinked file, read from there.
 //!
+//! A blob that has access points is inflated in parts by several threads, the parts that somebody waits for first.
+//!
 //! Promises: never a whole big blob in memory; the files together stay below the limit, the least recently used finished one goes first; a
 //! read waits only until the blob is inflated that far, and does not hold a request thread meanwhile; a failed inflation (a full disk, a
 //! broken object) fails the reads that waited for it, and the next read tries again.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
@@ -23,6 +26,17 @@ use super::{FsError, Result, disk};
 /// Gets what was read.
 pub type Done = Box<dyn FnOnce(Result<&[u8]>) + Send>;
 
+mod parts;
+
+use parts::PartsDone;
+
+thread_local! {
+    /// What a reply is made of: buffers of this size are mapped anew each time, which costs as much as reading into them.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The biggest buffer that a thread keeps: as much as the kernel asks for at once.
+const BUFFERED: usize = 1 << 20;
 /// Blobs inflated at the same time.
 const WORKERS: usize = 2;
 /// Bytes that go from inflating to writing at once, and how many of those may wait.
@@ -60,7 +74,9 @@ struct Spooled {
 
 #[derive(Default)]
 struct Progress {
+    /// From the start on, without a gap.
     written: u64,
+    parts: Option<PartsDone>,
     finished: bool,
     failed: Option<FailedKind>,
     waiters: Vec<Waiter>,
@@ -113,7 +129,7 @@ impl Spool {
             return done(Err(error));
         }
         let end = offset.saturating_add(u64::from(size)).min(file.size);
-        if progress.written < end {
+        if !progress.has(offset, end) {
             progress.waiters.push(Waiter { offset, size, done });
             return;
         }
@@ -170,8 +186,21 @@ impl Shared {
         }
     }
 
-    /// Inflates in this thread and writes in another, which also answers the reads that wait: one core each.
     fn inflate(&self, id: ObjectId, file: &Spooled) -> Option<FailedKind> {
+        match self.objects.parts(id) {
+            Ok(Some(parts)) if parts.size() == file.size => match file.write_parts(&parts) {
+                Ok(()) => return None,
+                Err(FsError::NoSpace) => return Some(FailedKind::NoSpace),
+                Err(error) => tracing::warn!(blob = %id, %error, "a big file cannot be inflated in parts, it is from its start"),
+            },
+            // What is wrong with it is told by the way that needs no points.
+            Ok(_) | Err(_) => {}
+        }
+        self.inflate_all(id, file)
+    }
+
+    /// Inflates in this thread and writes in another, which also answers the reads that wait: one core each.
+    fn inflate_all(&self, id: ObjectId, file: &Spooled) -> Option<FailedKind> {
         let (give, take) = mpsc::sync_channel(PIECES);
         let outcome = thread::scope(|scope| {
             let writer = thread::Builder::new().name("spool-write".into()).spawn_scoped(scope, move || file.write(take));
@@ -230,6 +259,12 @@ impl State {
     }
 }
 
+impl Progress {
+    fn has(&self, offset: u64, end: u64) -> bool {
+        end <= self.written || self.parts.as_ref().is_some_and(|parts| parts.has(offset, end))
+    }
+}
+
 impl Spooled {
     fn write(&self, pieces: Receiver<Vec<u8>>) -> io::Result<()> {
         let mut at = 0;
@@ -245,21 +280,34 @@ impl Spooled {
     }
 
     fn answer(&self, offset: u64, size: u32, done: Done) {
-        let wanted = self.size.saturating_sub(offset).min(u64::from(size));
-        let mut buffer = vec![0; wanted as usize];
-        match self.file.read_exact_at(&mut buffer, offset) {
-            Ok(()) => done(Ok(&buffer)),
-            Err(error) => done(Err(no_spool(error))),
-        }
+        let wanted = self.size.saturating_sub(offset).min(u64::from(size)) as usize;
+        BUFFER.with(|buffer| {
+            // Whoever is called may read again in this thread; that read then gets a buffer of its own.
+            let mut bytes = buffer.take();
+            if bytes.len() < wanted {
+                bytes.resize(wanted, 0);
+            }
+            match self.file.read_exact_at(&mut bytes[..wanted], offset) {
+                Ok(()) => done(Ok(&bytes[..wanted])),
+                Err(error) => done(Err(no_spool(error))),
+            }
+            if bytes.len() <= BUFFERED {
+                buffer.replace(bytes);
+            }
+        });
     }
 
     fn advance(&self, written: u64) {
+        self.progressed(|progress| progress.written = progress.written.max(written));
+    }
+
+    /// Notes what has come, and answers the reads that waited for it.
+    fn progressed(&self, note: impl FnOnce(&mut Progress)) {
         let ready = {
             let mut progress = self.progress.lock();
-            progress.written = written;
-            let size = self.size;
+            note(&mut progress);
             let waiting = std::mem::take(&mut progress.waiters);
-            let reached = |w: &Waiter| w.offset.saturating_add(u64::from(w.size)).min(size) <= written;
+            let reached = |w: &Waiter| progress.has(w.offset, w.offset.saturating_add(u64::from(w.size)).min(self.size));
             let (ready, waiting): (Vec<_>, Vec<_>) = waiting.into_iter().partition(reached);
             progress.waiters = waiting;
             ready

@@ -8,7 +8,8 @@
 //! - [`store`]: the directory of repositories; [`repository`]: one bare repository, its refs and pins.
 //! - [`fetch`]: resolve a ref at the remote and bring its objects; `transport`: the wire below it.
 //! - [`local`]: a repository of the user's on the local disk, opened read-only.
-//! - [`objects`]: read commits, trees and blobs; big blobs as a stream; `packing`: packs on their way in.
+//! - [`objects`]: read commits, trees and blobs; big blobs as a stream; `packing`: packs on their way in; `points`: where inflating
+//!   can start in the middle.
 //! - [`maintenance`]: `gc` and `verify`.
 //! - [`error`]: one error for the crate, with whose fault it is.
 #![forbid(unsafe_code)]
@@ -23,6 +24,7 @@ pub mod maintenance;
 pub mod objects;
 mod packing;
 pub mod path;
+mod points;
 pub mod refspec;
 pub mod repository;
 pub mod store;

@@ -18,6 +18,7 @@ pub(crate) mod delta;
 mod history;
 mod loose;
 pub(crate) mod pack;
+mod parts;
 pub(crate) mod reach;
 mod stream;
 #[cfg(test)]
@@ -27,6 +28,7 @@ mod whole;
 
 use database::{Database, Found};
 use pack::PackAccess;
+pub use parts::Parts;
 pub(crate) use stream::Hashing;
 pub use tree::{MAX_NAME, MAX_TREE_BYTES, MAX_TREE_ENTRIES};
 

@@ -13,6 +13,7 @@ use crate::error::{Fault, Result, StoreError};
 use crate::ids::ObjectId;
 use crate::maintenance::heal;
 use crate::packing::{self, NewPack};
+use crate::points;
 use crate::repository::shallow::Boundary;
 use crate::repository::{Repository, durable, shallow};
 
@@ -36,7 +37,9 @@ impl Received {
     pub(super) fn discard(&self, repository: &Repository) -> Result<()> {
         if let Some(pack) = self.pack.as_ref().filter(|pack| pack.fresh) {
             // Without its index a pack is no part of the repository.
-            durable::remove(&pack.path.with_extension("idx"))?;
+            for extension in ["idx", points::EXTENSION] {
+                durable::remove(&pack.path.with_extension(extension))?;
+            }
             durable::remove(&pack.path)?;
             repository.objects().relist()?;
         }

@@ -7,6 +7,7 @@ use gix::hashtable::HashSet;
 use crate::error::{Fault, Result, StoreError};
 use crate::ids::ObjectId;
 use crate::objects::pack::{Pack, PackAccess};
+use crate::points;
 use crate::repository::durable::{self, disk};
 
 /// What is in an objects directory.
@@ -62,7 +63,7 @@ impl Files {
 pub(super) fn remove_packs(directory: &Path, packs: &[PathBuf], keep: Option<&Path>) -> Result<()> {
     for pack in packs.iter().filter(|pack| Some(pack.as_path()) != keep) {
         // First the index, by which it is found.
-        for extension in ["idx", "rev", "bitmap", "mtimes", "pack"] {
+        for extension in ["idx", points::EXTENSION, "rev", "bitmap", "mtimes", "pack"] {
             durable::remove(&pack.with_extension(extension))?;
         }
     }

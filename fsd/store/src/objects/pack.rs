@@ -8,6 +8,7 @@ use gix_pack::data;
 
 use crate::error::{Fault, Result, StoreError};
 use crate::ids::ObjectId;
+use crate::points::{self, Points};
 
 /// Most memory one delta chain may take before it is resolved through files instead.
 pub(super) const DELTA_MEMORY: usize = 48 << 20;
@@ -20,6 +21,7 @@ pub(crate) struct Pack {
     path: PathBuf,
     hash: gix::hash::Kind,
     data: OnceLock<data::File>,
+    points: OnceLock<Option<Points>>,
     /// The pack was not there, or another one of the same name was.
     stale: AtomicBool,
 }
@@ -29,7 +31,14 @@ impl Pack {
     pub(crate) fn open(index_path: &Path, hash: gix::hash::Kind) -> Result<Self> {
         let index = gix_pack::index::File::at(index_path, hash)
             .map_err(|err| StoreError::new(Fault::Corrupt, format!("pack index {} cannot be read", index_path.display())).caused_by(err))?;
-        Ok(Pack { index, path: index_path.with_extension("pack"), hash, data: OnceLock::new(), stale: AtomicBool::new(false) })
+        Ok(Pack {
+            index,
+            path: index_path.with_extension("pack"),
+            hash,
+            data: OnceLock::new(),
+            points: OnceLock::new(),
+            stale: AtomicBool::new(false),
+        })
     }
 
     /// The pack file's path.
@@ -61,6 +70,12 @@ impl Pack {
         // Two threads may race here; the loser's mapping is dropped.
         let _ = self.data.set(file);
         Ok(self.data.get())
+    }
+
+    /// Its points, when it has any that can be used.
+    pub(crate) fn points(&self) -> Option<&Points> {
+        let open = || Points::open(&self.path.with_extension(points::EXTENSION), self.index.pack_checksum().as_slice());
+        self.points.get_or_init(open).as_ref()
     }
 
     fn gone(&self) -> Option<&data::File> {

@@ -297,7 +297,7 @@ impl Spooled {
     }
 }
 
-fn unwritable(err: std::io::Error) -> StoreError {
+pub(super) fn unwritable(err: std::io::Error) -> StoreError {
     let message = match err.kind() {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => "no space is left for a big object: free some on its disk",
         _ => "a big object cannot be written to its file",

@@ -96,7 +96,13 @@ impl Copier<'_> {
             let compressed = data.entry_slice(entry.data_offset..end).ok_or_else(|| pack.broken(offset))?;
             let new_offset = self.output.start_entry();
             match pack.base_of(&entry)? {
-                None => self.put(new_offset, id, &[raw])?,
+                None => {
+                    let points = pack.points().and_then(|points| points.found(points.of(offset, entry.decompressed_size)?));
+                    if let Some(found) = points {
+                        self.output.points(new_offset, entry.decompressed_size, &found);
+                    }
+                    self.put(new_offset, id, &[raw])?;
+                }
                 Some(Base::Here(base)) => match moved.binary_search_by_key(&base, |(old, _)| *old) {
                     Ok(found) => {
                         let header = gix_pack::data::entry::Header::OfsDelta { base_distance: new_offset - moved[found].1 };

@@ -13,6 +13,7 @@ use super::index::IndexEntry;
 use super::output::Output;
 use crate::error::{Fault, Result, StoreError};
 use crate::ids::ObjectId;
+use crate::points::{self, Finder};
 
 /// Bytes that are handed to the hashing thread at once.
 const BATCH: usize = 256 << 10;
@@ -159,7 +160,7 @@ impl Reader<'_> {
             other => return Err(broken(&format!("it has an entry of unknown type {other}"))),
         };
         self.output.put(header.bytes())?;
-        self.content(kind, size)?;
+        self.content(kind, offset, size)?;
         Ok(base)
     }
 
@@ -175,30 +176,36 @@ impl Reader<'_> {
         offset.checked_sub(distance).filter(|base| *base < offset).ok_or_else(wrong)
     }
 
-    /// Inflates the content of one entry of `size` bytes; full objects (with a kind) go on to be hashed.
-    fn content(&mut self, kind: Option<Kind>, size: u64) -> Result<()> {
+    /// Inflates the content of the entry at `offset`, of `size` bytes; full objects (with a kind) go on to be hashed.
+    fn content(&mut self, kind: Option<Kind>, offset: u64, size: u64) -> Result<()> {
         self.inflate.reset(true);
         if let Some(kind) = kind {
             self.batch.pieces.push(Piece::Start(kind, size));
         }
+        let mut finder = (kind == Some(Kind::Blob) && size >= points::BIG).then(Finder::new);
         let mut inflated = 0u64;
         loop {
             let input = self.stream.fill_buf().map_err(cut)?;
             if input.is_empty() {
                 return Err(cut(std::io::ErrorKind::UnexpectedEof.into()));
             }
-            let (before_in, before_out) = (self.inflate.total_in(), self.inflate.total_out());
-            let status = self
-                .inflate
-                .decompress(input, &mut self.chunk, FlushDecompress::None)
-                .map_err(|err| broken("an object does not inflate").caused_by(err))?;
-            let consumed = (self.inflate.total_in() - before_in) as usize;
-            let produced = (self.inflate.total_out() - before_out) as usize;
+            let (consumed, produced, ended) = match &mut finder {
+                Some(finder) => finder.step(input, &mut self.chunk).ok_or_else(|| broken("a big object does not inflate"))?,
+                None => {
+                    let (before_in, before_out) = (self.inflate.total_in(), self.inflate.total_out());
+                    let status = self
+                        .inflate
+                        .decompress(input, &mut self.chunk, FlushDecompress::None)
+                        .map_err(|err| broken("an object does not inflate").caused_by(err))?;
+                    let consumed = (self.inflate.total_in() - before_in) as usize;
+                    (consumed, (self.inflate.total_out() - before_out) as usize, status == Status::StreamEnd)
+                }
+            };
             self.output.put(&input[..consumed])?;
             self.stream.consume(consumed);
             self.counts.received.fetch_add(consumed as u64, Ordering::Relaxed);
             inflated += produced as u64;
-            if inflated > size || status != Status::StreamEnd && consumed == 0 && produced == 0 {
+            if inflated > size || !ended && consumed == 0 && produced == 0 {
                 return Err(broken("an object is longer than its entry says"));
             }
             if kind.is_some() && produced > 0 {
@@ -208,14 +215,20 @@ impl Reader<'_> {
                     self.flush_batch()?;
                 }
             }
-            if status == Status::StreamEnd {
+            if ended {
                 break;
             }
             if self.stop.load(Ordering::Relaxed) {
                 return Err(StoreError::new(Fault::Cancelled, "cancelled while a pack was received"));
             }
         }
-        if inflated == size { Ok(()) } else { Err(broken("an object is shorter than its entry says")) }
+        if inflated != size {
+            return Err(broken("an object is shorter than its entry says"));
+        }
+        if let Some(finder) = finder {
+            self.output.points(offset, size, &finder.finish());
+        }
+        Ok(())
     }
 
     fn flush_batch(&mut self) -> Result<()> {

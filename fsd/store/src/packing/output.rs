@@ -12,6 +12,7 @@ use super::NewPack;
 use super::index::{self, IndexEntry};
 use crate::error::{Fault, Result, StoreError};
 use crate::ids::ObjectId;
+use crate::points::{self, Found};
 use crate::repository::durable::{self, disk};
 
 /// Prefix of the temporary names; what a killed process leaves is known by it.
@@ -24,6 +25,7 @@ pub(super) struct Output {
     hasher: gix::hash::Hasher,
     crc: Crc,
     offset: u64,
+    points: Option<points::Writer>,
 }
 
 impl Output {
@@ -37,6 +39,7 @@ impl Output {
             hasher: gix::hash::hasher(hash),
             crc: Crc::new(),
             offset: 0,
+            points: None,
         })
     }
 
@@ -57,6 +60,24 @@ impl Output {
     pub(super) fn start_entry(&mut self) -> u64 {
         self.crc.reset();
         self.offset
+    }
+
+    /// Keeps the points of the object of `size` bytes whose entry is at `entry`. Without them it is read all the same, only slower.
+    pub(super) fn points(&mut self, entry: u64, size: u64, found: &Found) {
+        let added = match &mut self.points {
+            Some(writer) => writer.add(entry, size, found),
+            None => {
+                tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(&self.dir).and_then(points::Writer::new).and_then(|mut writer| {
+                    writer.add(entry, size, found)?;
+                    self.points = Some(writer);
+                    Ok(())
+                })
+            }
+        };
+        if let Err(err) = added {
+            tracing::debug!("the points of a pack cannot be written: {err}");
+            self.points = None;
+        }
     }
 
     /// The checksum of the entry written since [`Output::start_entry`].
@@ -123,10 +144,14 @@ impl Output {
         index::write(&mut index, entries, sum, self.hash)?;
         let index = index.into_inner().map_err(|err| disk(&self.dir, "written", err.into_error()))?;
         let dir = self.dir.clone();
+        let points = self.points.take();
         let (pack, _) = self.file.into_parts();
         for file in [&pack, &index] {
             file.as_file().set_permissions(std::fs::Permissions::from_mode(0o444)).map_err(|err| disk(&dir, "written", err))?;
             file.as_file().sync_all().map_err(|err| disk(&dir, "written", err))?;
+        }
+        if let Some(points) = points {
+            keep_points(points, sum, &path.with_extension(points::EXTENSION));
         }
         for (file, path) in [(pack, &path), (index, &index_path)] {
             file.persist(path).map_err(|err| disk(&dir, "written", err.error))?;
@@ -134,6 +159,18 @@ impl Output {
         // Both names at once: a crash before may leave either of them alone, which nobody reads and the next writer clears away.
         durable::sync_directory(&dir)?;
         Ok(NewPack { path, fresh: true, objects })
+    }
+}
+
+/// Not durably, and whether it works or not: a file that a crash has torn is recognized.
+fn keep_points(points: points::Writer, pack: ObjectId, path: &Path) {
+    let kept = points.finish(pack.as_slice()).and_then(|file| {
+        let Some(file) = file else { return Ok(()) };
+        file.as_file().set_permissions(std::fs::Permissions::from_mode(0o444))?;
+        file.persist(path).map(drop).map_err(Into::into)
+    });
+    if let Err(err) = kept {
+        tracing::debug!("the points of a pack cannot be written: {err}");
     }
 }
 

@@ -16,7 +16,7 @@ pub(super) fn leftovers(git_dir: &Path) -> Result<()> {
         let unfinished = TEMPORARY.iter().any(|prefix| name.starts_with(prefix));
         // A pack without an index was never part of the repository, and neither was an index without a pack.
         let alone = |own: &str, other: &str| name.ends_with(own) && !path.with_extension(other).exists();
-        if unfinished || alone(".pack", "idx") || alone(".idx", "pack") || name.ends_with(".keep") {
+        if unfinished || alone(".pack", "idx") || alone(".idx", "pack") || alone(".points", "pack") || name.ends_with(".keep") {
             remove_any(&path)?;
         }
     }

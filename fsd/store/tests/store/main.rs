@@ -12,6 +12,7 @@ mod kill;
 mod local;
 mod maintenance;
 mod objects;
+mod points;
 mod silence;
 mod space;
 mod support;
