@@ -69,6 +69,11 @@ impl Table {
         self.inner.write().late = Some(Vec::new());
     }
 
+    /// The directories that were loaded since then.
+    pub fn late(&self) -> Vec<NodeId> {
+        self.inner.read().late.clone().unwrap_or_default()
+    }
+
     /// Ends a switch that will not be applied.
     pub fn abort_switch(&self) {
         self.inner.write().late = None;

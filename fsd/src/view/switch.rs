@@ -3,9 +3,11 @@
 //! Invariant: every lookup that starts before [`View::switch_to`] swaps the pointer sees A, every one after it B, and nothing that the kernel
 //! cached from A outlives the swap. Nested mounts, working directories, open files and half-read listings go on.
 //!
-//! 1. Mark: from here on replies tell A with lifetime zero, and directories' attributes too, so that a listing the kernel caches meanwhile is
-//!    dropped when their mtime moves. Wait until no reply built before the mark is on its way.
-//! 2. Plan: walk both trees below the directories the kernel knows; equal ids prune whole sub-trees.
+//! 1. Plan: walk both trees below the directories the kernel knows; equal ids prune whole sub-trees. Nothing is held up meanwhile. Directories
+//!    that are loaded from here on are recorded, and which of the changed names the kernel knows is looked at later.
+//! 2. Mark: from here on replies tell A with lifetime zero, and directories' attributes too, so that a listing the kernel caches meanwhile is
+//!    dropped when their mtime moves. Wait until no reply built before the mark is on its way. What was loaded since the plan began is
+//!    planned now: the kernel may have cached it.
 //! 3. Tell: EXPIRE each changed name, invalidate attributes and listing of each changed directory. No handler waits meanwhile: the kernel
 //!    holds the parent directory's lock during a notification, and blocking a lookup then would deadlock.
 //! 4. Swap, in one step under the table's lock: this is the moment of the switch.
@@ -14,7 +16,7 @@
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use bstr::{BStr, ByteSlice};
+use bstr::{BStr, BString, ByteSlice};
 use gitmount_store::error::Result;
 use gitmount_store::ids::{CommitId, ObjectId};
 use gitmount_store::objects::{Entry, EntryKind, Tree};
@@ -23,7 +25,7 @@ use super::{Snapshot, Switched, View, time_of};
 use crate::inode::{Carry, DirPlan, DirVersion, NodeId, RemovedDir, TablePlan, Time};
 
 /// Whom a switch tells about changes.
-pub trait Kernel {
+pub trait Kernel: Sync {
     /// The entry `name` of `parent` has to be looked up again; mounts below it stay.
     fn expire(&self, parent: NodeId, name: &BStr);
     /// Attributes and listing of `dir` have to be read again.
@@ -48,10 +50,13 @@ impl View {
             let plan = TablePlan { keep: Some((commit, root, time)), ..TablePlan::default() };
             self.table.apply(plan, || self.snapshot.store(Arc::new(new)), |_, _, _| Ok(()))?;
         } else {
-            // Before the mark, so that nothing is read from the disk while replies go uncached.
             let now = time_of(SystemTime::now());
-            Planner::new(self, now).walk(root)?;
-            changed = self.two_phases(new, time, now, kernel)?;
+            self.table.begin_switch();
+            let done = self.two_phases(new, time, now, kernel);
+            if done.is_err() {
+                self.table.abort_switch();
+            }
+            changed = done?;
         }
         let took = began.elapsed();
         if commit != old.commit {
@@ -62,27 +67,18 @@ impl View {
     }
 
     fn two_phases(&self, new: Snapshot, time: Time, now: Time, kernel: &dyn Kernel) -> Result<usize> {
-        self.table.begin_switch();
+        let mut planner = Planner::new(self, now);
+        planner.walk(new.root)?;
         self.gate.mark();
         let done = (|| {
-            let mut planner = Planner::new(self, now);
-            planner.walk(new.root)?;
-            for (dir, name) in &planner.names {
-                kernel.expire(*dir, name.as_bstr());
-            }
-            for dir in &planner.listings {
-                kernel.invalidate(*dir);
-            }
-            let changed = planner.names.len();
-            let moves = std::mem::take(&mut planner.moves);
-            planner.plan.keep = Some((new.commit, new.root, time));
+            planner.run_late(&self.table.late(), &|node| self.table.dir(node))?;
+            let changed = planner.tell(kernel);
+            let Planner { mut plan, moves, .. } = planner;
+            plan.keep = Some((new.commit, new.root, time));
             let done = || self.snapshot.store(Arc::new(new));
-            self.table.apply(planner.plan, done, |late, current, plan| Planner::late(self, now, late, current, moves, plan))?;
+            self.table.apply(plan, done, |late, current, plan| Planner::late(self, now, late, current, moves, plan))?;
             Ok(changed)
         })();
-        if done.is_err() {
-            self.table.abort_switch();
-        }
         self.gate.clear();
         done
     }
@@ -97,12 +93,28 @@ enum Move {
     Removed,
 }
 
+/// A name that changes. The kernel need not be told of an entry it never looked up; that something was not there it may always remember.
+struct Name {
+    dir: NodeId,
+    name: BString,
+    was: Option<(Arc<DirVersion>, u32)>,
+}
+
+impl Name {
+    fn is_known(&self) -> bool {
+        self.was.as_ref().is_none_or(|(version, index)| version.lookups(*index as usize) > 0)
+    }
+}
+
+/// Notifications from which on they are worth two threads.
+const MANY: usize = 512;
+
 /// Collects what changes between two trees below the directories that are loaded.
 struct Planner<'a> {
     view: &'a View,
     now: Time,
     plan: TablePlan,
-    names: Vec<(NodeId, bstr::BString)>,
+    names: Vec<Name>,
     listings: Vec<NodeId>,
     /// Directories that change but are not loaded (yet).
     moves: std::collections::HashMap<NodeId, Move>,
@@ -134,13 +146,46 @@ impl<'a> Planner<'a> {
         moves: std::collections::HashMap<NodeId, Move>,
         plan: &mut TablePlan,
     ) -> Result<()> {
-        let mut planner = Planner::new(view, now);
-        // A late directory was either on the planned frontier, or below another late one: starting at the frontier reaches both.
-        let start = late.iter().filter_map(|node| moves.get(node).map(|m| (*node, *m))).collect();
-        planner.run(start, current)?;
+        let mut planner = Planner { moves, ..Planner::new(view, now) };
+        planner.run_late(late, current)?;
         plan.dirs.append(&mut planner.plan.dirs);
         plan.removed.append(&mut planner.plan.removed);
         Ok(())
+    }
+
+    /// Plans directories that were loaded since their parents were planned.
+    fn run_late(&mut self, late: &[NodeId], current: &dyn Fn(NodeId) -> Option<Arc<DirVersion>>) -> Result<()> {
+        // A late directory was either on the planned frontier, or below another late one: starting at the frontier reaches both.
+        let start = late.iter().filter_map(|node| self.moves.remove_entry(node)).collect();
+        self.run(start, current)
+    }
+
+    /// Tells of the names that the kernel knows, and of the listings; the number of names. Most of it is time in the kernel, so two
+    /// threads do it when it is much.
+    fn tell(&self, kernel: &dyn Kernel) -> usize {
+        let expire = |names: &[Name]| {
+            let known = names.iter().filter(|name| name.is_known());
+            known.map(|name| kernel.expire(name.dir, name.name.as_bstr())).count()
+        };
+        let invalidate = |listings: &[NodeId]| listings.iter().for_each(|dir| kernel.invalidate(*dir));
+        if self.names.len() + self.listings.len() < MANY {
+            invalidate(&self.listings);
+            return expire(&self.names);
+        }
+        let (names, listings) = (self.names.split_at(self.names.len() / 2), self.listings.split_at(self.listings.len() / 2));
+        std::thread::scope(|scope| {
+            let half = || {
+                invalidate(listings.0);
+                expire(names.0)
+            };
+            let other = std::thread::Builder::new().name("tell".into()).spawn_scoped(scope, half);
+            invalidate(listings.1);
+            let told = expire(names.1);
+            told + match other {
+                Ok(other) => other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                Err(_) => half(),
+            }
+        })
     }
 
     fn run(&mut self, mut work: Vec<(NodeId, Move)>, current: &dyn Fn(NodeId) -> Option<Arc<DirVersion>>) -> Result<()> {
@@ -156,9 +201,7 @@ impl<'a> Planner<'a> {
                     // Whoever is in it must not go on seeing what was cached of it.
                     self.listings.push(node);
                     for (index, entry) in before.entries().iter().enumerate() {
-                        if old.lookups(index) > 0 {
-                            self.names.push((node, entry.name.clone()));
-                        }
+                        self.names.push(Name { dir: node, name: entry.name.clone(), was: Some((old.clone(), index as u32)) });
                         if entry.kind == EntryKind::Directory {
                             work.push((old.entry(index).0, Move::Removed));
                         }
@@ -192,9 +235,7 @@ impl<'a> Planner<'a> {
             if entry.kind == EntryKind::Directory {
                 work.push((old.entry(index).0, Move::Removed));
             }
-            if old.lookups(index) > 0 {
-                planner.names.push((node, entry.name.clone()));
-            }
+            planner.names.push(Name { dir: node, name: entry.name.clone(), was: Some((old.clone(), index as u32)) });
         };
         for entry in after.entries() {
             while let Some((index, removed)) = was.next_if(|(_, e)| e.name < entry.name) {
@@ -222,7 +263,7 @@ impl<'a> Planner<'a> {
                 }
                 None => {
                     // The kernel may remember that there was none.
-                    self.names.push((node, entry.name.clone()));
+                    self.names.push(Name { dir: node, name: entry.name.clone(), was: None });
                     Carry::Fresh(changed_at)
                 }
             };

@@ -206,3 +206,35 @@ fn a_commit_with_the_same_tree_changes_the_commit_only() {
     let commit = fixture.fs.xattr(NodeId::ROOT, "user.git.commit".into()).expect("an attribute");
     assert_eq!(commit, fixture.view().current().commit.to_string());
 }
+
+#[test]
+fn what_a_slow_reply_gives_the_kernel_after_the_plan_was_made_is_told() {
+    let fixture = Fixture::new(&[("d/known", "1"), ("d/unknown", "1"), ("e/f", "1"), ("e/deep/f", "1")]);
+    let dir = fixture.get("d").node;
+    commit(fixture.dir.path(), &[("d/known", "2"), ("d/unknown", "2"), ("e/f", "2"), ("e/deep/f", "2")], &[]);
+    let head = fixture.repository.resolve("HEAD").expect("a commit");
+    fixture.get("d/known");
+    let kernel = Recorder::default();
+    let (late, deep) = std::thread::scope(|scope| {
+        // A handler that entered before the mark: what it replies may be cached for ever.
+        let slow = fixture.view().gate().enter();
+        let switch = scope.spawn(|| fixture.view().switch_to(head, &kernel));
+        while !fixture.view().gate().enter().pending {
+            std::thread::yield_now();
+        }
+        fixture.get("d/unknown");
+        let late = fixture.get("e/f");
+        let deep = fixture.get("e/deep/f");
+        drop(slow);
+        let switched = switch.join().expect("no panic").expect("switches");
+        assert_eq!(switched.changed, 4);
+        (late, deep)
+    });
+    assert_eq!(fixture.read(late.node), b"1");
+    assert_eq!(fixture.read(deep.node), b"1");
+    let told = kernel.expired.into_inner().expect("no panic");
+    for (dir, name) in [(dir, "known"), (dir, "unknown"), (fixture.get("e").node, "f"), (fixture.get("e/deep").node, "f")] {
+        assert!(told.contains(&(dir, name.into())), "{name} in {dir:?}: {told:?}");
+    }
+    assert_eq!(fixture.read(fixture.get("e/deep/f").node), b"2");
+}
