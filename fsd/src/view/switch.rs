@@ -28,6 +28,8 @@ pub trait Kernel {
     fn expire(&self, parent: NodeId, name: &BStr);
     /// Attributes and listing of `dir` have to be read again.
     fn invalidate(&self, dir: NodeId);
+    /// Returns when everything above has been told.
+    fn flush(&self) {}
 }
 
 impl View {
@@ -38,6 +40,7 @@ impl View {
     pub fn switch_to(&self, commit: CommitId, kernel: &dyn Kernel) -> Result<Switched> {
         let _one = self.switching.lock();
         let began = Instant::now();
+        self.tell_untold(kernel);
         let old = self.current();
         let info = self.objects.commit(commit)?;
         let root = self.objects.tree_at(info.tree, &self.options.path)?;
@@ -73,6 +76,7 @@ impl View {
             for dir in &planner.listings {
                 kernel.invalidate(*dir);
             }
+            kernel.flush();
             let changed = planner.names.len();
             let moves = std::mem::take(&mut planner.moves);
             planner.plan.keep = Some((new.commit, new.root, time));
