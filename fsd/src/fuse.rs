@@ -123,7 +123,7 @@ impl Opened {
                 finished.1.notify_all();
             }
         })?;
-        let device = nix::sys::stat::stat(&options.target).ok().map(|stat| stat.st_dev);
+        let device = mount::device_at(&options.target);
         set_read_ahead(device);
         let events = match (options.notify, device) {
             (Notify::None, _) => None,
@@ -181,6 +181,13 @@ impl Mount {
         opened.serve(options)
     }
 
+    /// From now on `messenger` tells the kernel of changes, and not this process unless it says false. Telling waits for the locks of
+    /// directories, whatever the signal, and who has such a lock may wait for this process: killed in this moment, a process that tells cannot
+    /// end, and nobody starts the next one before it has.
+    pub fn notify_through(&self, messenger: Box<dyn Fn(&[u8]) -> bool + Send + Sync>) {
+        self.notifier.send_through(messenger);
+    }
+
     /// Ends serving without unmounting, for a process that will [resume](Mount::resume) it: what was read from the kernel is answered first.
     /// Readers wait from now on, except for what is cached, and nothing here uses the mount any more.
     pub fn detach(&self) {
@@ -189,6 +196,7 @@ impl Mount {
             return;
         }
         self.end_events();
+        self.notifier.stop_storing();
         if !self.requests.drain(DRAIN) {
             tracing::warn!(target_dir = %self.target.display(), "some requests are not answered yet; they are answered by whoever resumes the mount");
         }
@@ -260,8 +268,7 @@ impl Mount {
     /// # Errors
     /// `ResourceBusy` when somebody uses it and `lazy` is false.
     pub fn unmount(&self, lazy: bool) -> io::Result<()> {
-        let there = nix::sys::stat::stat(&self.target)?.st_dev;
-        if self.device.is_some_and(|ours| ours != there) {
+        if self.device.is_some() && self.device != mount::device_at(&self.target) {
             // Detached already, and something else stands there now.
             return Ok(());
         }

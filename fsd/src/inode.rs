@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use gitmount_store::ids::ObjectId;
+use gitmount_store::ids::{CommitId, ObjectId};
 use gitmount_store::objects::EntryKind;
 use parking_lot::RwLock;
 
@@ -197,6 +197,8 @@ struct Inner {
     places: HashMap<NodeId, Place>,
     /// The kept snapshots, the one served last first.
     kept: Vec<Kept>,
+    /// Snapshots that are kept no longer, while the kernel may not have been told.
+    untold: Vec<CommitId>,
     /// Directories loaded since the switch that is under way began.
     late: Option<Vec<NodeId>>,
 }
@@ -219,6 +221,7 @@ impl Table {
             ranges: BTreeMap::new(),
             places: HashMap::new(),
             kept: Vec::new(),
+            untold: Vec::new(),
             late: None,
         };
         Table { inner: Arc::new(RwLock::new(inner)), journal: None }

@@ -6,6 +6,7 @@
 use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -83,6 +84,33 @@ fn through_helper(options: &MountOptions) -> io::Result<OwnedFd> {
     }
 }
 
+/// The device of what is mounted at `target`, by the kernel's list: `stat` there would be a question to this very process, and one that is killed
+/// while it waits for its own answer cannot end.
+pub(super) fn device_at(target: &Path) -> Option<u64> {
+    // The list has no symbolic links in it. The last name is not looked at: it is the mount.
+    let place = std::fs::canonicalize(target.parent()?).ok()?.join(target.file_name()?);
+    device_in(&std::fs::read("/proc/self/mountinfo").ok()?, &place)
+}
+
+/// See proc_pid_mountinfo(5): the third word is the device, the fifth the place, some characters of it as three octal digits.
+fn device_in(table: &[u8], target: &Path) -> Option<u64> {
+    let mut escaped = Vec::new();
+    for byte in target.as_os_str().as_bytes() {
+        match byte {
+            b' ' | b'\t' | b'\n' | b'\\' => escaped.extend_from_slice(format!("\\{byte:03o}").as_bytes()),
+            _ => escaped.push(*byte),
+        }
+    }
+    let devices = table.split(|byte| *byte == b'\n').filter_map(|line| {
+        let mut words = line.split(|byte| *byte == b' ').skip(2);
+        let device = words.next()?;
+        (words.nth(1)? == escaped).then_some(device)
+    });
+    // What was mounted last hides the others.
+    let (major, minor) = str::from_utf8(devices.last()?).ok()?.split_once(':')?;
+    Some(nix::sys::stat::makedev(major.parse().ok()?, minor.parse().ok()?))
+}
+
 /// Unmounts the FUSE mount at `target`; without the right to do so itself, through `fusermount3`.
 ///
 /// # Errors
@@ -137,6 +165,14 @@ mod tests {
     fn the_helpers_last_words_are_told() {
         assert_eq!(last_line("usage:\nfusermount3: mountpoint is not empty\n\n"), "fusermount3: mountpoint is not empty");
         assert_eq!(last_line(""), "fusermount3 failed and said nothing");
+    }
+
+    #[test]
+    fn the_mount_on_top_is_found_under_any_name() {
+        let table = b"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n40 22 0:39 / /a\\040b rw - fuse x rw\n41 40 0:40 / /a\\040b rw - fuse y rw\n";
+        assert_eq!(device_in(table, Path::new("/a b")), Some(nix::sys::stat::makedev(0, 40)));
+        assert_eq!(device_in(table, Path::new("/a")), None);
+        assert_eq!(device_in(b"nonsense\n\n", Path::new("/a")), None);
     }
 
     #[test]

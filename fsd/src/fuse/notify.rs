@@ -2,13 +2,15 @@
 //!
 //! Message layouts: `struct fuse_out_header`, `fuse_notify_inval_entry_out`, `fuse_notify_inval_inode_out`, `fuse_notify_store_out` of linux/fuse.h.
 
+use std::fmt;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bstr::BStr;
 use nix::errno::Errno;
+use parking_lot::{Mutex, RwLock};
 
 use super::features::{Feature, Features};
 use crate::fs::prefetch::PageCache;
@@ -23,17 +25,44 @@ const FUSE_NOTIFY_RESEND: i32 = 7;
 const FUSE_EXPIRE_ONLY: u32 = 1;
 const HEADER: usize = 16;
 const STORE_OUT: u32 = 24;
+/// Bytes that are sent through somebody else at once, about.
+const BATCH: usize = 16 << 10;
+
+/// Sends notification messages for this process; false when it cannot.
+pub(super) type Through = Box<dyn Fn(&[u8]) -> bool + Send + Sync>;
 
 /// Sends notifications of one mount.
-#[derive(Debug)]
 pub(super) struct Notifier {
     device: OwnedFd,
     features: Arc<Features>,
+    through: OnceLock<Through>,
+    /// What is to be sent through somebody else.
+    batch: Mutex<Vec<u8>>,
+    /// Whether data may be stored; locked while it is.
+    storing: RwLock<bool>,
+}
+
+impl fmt::Debug for Notifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Notifier").field("device", &self.device).field("features", &self.features).finish_non_exhaustive()
+    }
 }
 
 impl Notifier {
     pub(super) fn new(device: OwnedFd, features: Arc<Features>) -> Self {
-        Notifier { device, features }
+        Notifier { device, features, through: OnceLock::new(), batch: Mutex::default(), storing: RwLock::new(true) }
+    }
+
+    /// From now on another process tells the kernel of changes.
+    pub(super) fn send_through(&self, through: Through) {
+        // The first one stays.
+        let _ = self.through.set(through);
+    }
+
+    /// Stores nothing from now on, and waits for what is being stored. That waits in turn for readers of the same file, so requests have to be
+    /// answered meanwhile.
+    pub(super) fn stop_storing(&self) {
+        *self.storing.write() = false;
     }
 
     /// Sends to `closed` from now on, so that nobody is told any more and the mount is not held.
@@ -48,27 +77,64 @@ impl Notifier {
         }
     }
 
-    fn send(&self, code: i32, parts: &[&[u8]]) {
-        let length = HEADER + parts.iter().map(|p| p.len()).sum::<usize>();
-        let mut message = Vec::with_capacity(length);
-        message.extend_from_slice(&(length as u32).to_ne_bytes());
-        message.extend_from_slice(&code.to_ne_bytes());
-        message.extend_from_slice(&0u64.to_ne_bytes());
-        for part in parts {
-            message.extend_from_slice(part);
+    /// Tells the kernel of a change, at the latest with [`Kernel::flush`].
+    fn tell(&self, code: i32, parts: &[&[u8]]) {
+        if self.through.get().is_none() {
+            return self.send(code, parts);
         }
-        match nix::unistd::write(&self.device, &message) {
+        let mut batch = self.batch.lock();
+        batch.extend_from_slice(&message(code, parts));
+        if batch.len() >= BATCH {
+            self.empty(&mut batch);
+        }
+    }
+
+    fn empty(&self, batch: &mut Vec<u8>) {
+        let all = std::mem::take(batch);
+        if all.is_empty() || self.through.get().is_some_and(|through| through(&all)) {
+            return;
+        }
+        let mut rest = &all[..];
+        while let Some((length, _)) = rest.split_first_chunk() {
+            let (message, after) = rest.split_at(u32::from_ne_bytes(*length) as usize);
+            self.write(message);
+            rest = after;
+        }
+    }
+
+    fn send(&self, code: i32, parts: &[&[u8]]) {
+        self.write(&message(code, parts));
+    }
+
+    fn write(&self, message: &[u8]) {
+        match nix::unistd::write(&self.device, message) {
             // ENOENT: the kernel does not know the entry; ENOTDIR and ENOTEMPTY: nothing to expire. ENODEV: unmounted meanwhile.
             // EPIPE: detached meanwhile.
             Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ENOTEMPTY | Errno::ENODEV | Errno::ENOTCONN | Errno::EPIPE) => {}
-            Err(error) => tracing::warn!(code, %error, "the kernel refused a notification"),
+            Err(error) => tracing::warn!(%error, "the kernel refused a notification"),
         }
     }
+}
+
+fn message(code: i32, parts: &[&[u8]]) -> Vec<u8> {
+    let length = HEADER + parts.iter().map(|p| p.len()).sum::<usize>();
+    let mut message = Vec::with_capacity(length);
+    message.extend_from_slice(&(length as u32).to_ne_bytes());
+    message.extend_from_slice(&code.to_ne_bytes());
+    message.extend_from_slice(&0u64.to_ne_bytes());
+    for part in parts {
+        message.extend_from_slice(part);
+    }
+    message
 }
 
 impl PageCache for Notifier {
     fn store(&self, node: NodeId, data: &[u8]) -> bool {
         let Ok(size) = u32::try_from(data.len()) else { return false };
+        let storing = self.storing.read();
+        if !*storing {
+            return false;
+        }
         let head = (HEADER as u32 + STORE_OUT).saturating_add(size).to_ne_bytes();
         let code = FUSE_NOTIFY_STORE.to_ne_bytes();
         let (unique, offset, padding) = (0u64.to_ne_bytes(), 0u64.to_ne_bytes(), 0u32.to_ne_bytes());
@@ -81,11 +147,15 @@ impl Kernel for Notifier {
     fn expire(&self, parent: NodeId, name: &BStr) {
         let flags = if self.features.have(Feature::ExpireOnly) { FUSE_EXPIRE_ONLY } else { 0 };
         let length = name.len() as u32;
-        self.send(FUSE_NOTIFY_INVAL_ENTRY, &[&parent.0.to_ne_bytes(), &length.to_ne_bytes(), &flags.to_ne_bytes(), name, b"\0"]);
+        self.tell(FUSE_NOTIFY_INVAL_ENTRY, &[&parent.0.to_ne_bytes(), &length.to_ne_bytes(), &flags.to_ne_bytes(), name, b"\0"]);
     }
 
     fn invalidate(&self, dir: NodeId) {
         // Offset 0, length 0: attributes and everything cached of the listing.
-        self.send(FUSE_NOTIFY_INVAL_INODE, &[&dir.0.to_ne_bytes(), &0i64.to_ne_bytes(), &0i64.to_ne_bytes()]);
+        self.tell(FUSE_NOTIFY_INVAL_INODE, &[&dir.0.to_ne_bytes(), &0i64.to_ne_bytes(), &0i64.to_ne_bytes()]);
+    }
+
+    fn flush(&self) {
+        self.empty(&mut self.batch.lock());
     }
 }

@@ -84,6 +84,16 @@ impl Holder {
         }
     }
 
+    /// Has it tell the kernel of changes in the mount `id`: notification messages, one after the other. Waits until all are told, for ever if need
+    /// be; ends this connection.
+    ///
+    /// # Errors
+    /// When it does not keep `id`, or the messages are none.
+    pub fn notify(self, id: &str, messages: &[u8]) -> Result<()> {
+        setsockopt(&self.socket, sockopt::ReceiveTimeout, &TimeVal::seconds(0))?;
+        self.done(&Request::Notify { id: id.to_owned(), messages: messages.to_vec() }, None)
+    }
+
     /// Has it keep `id` no longer; nothing happens when it does not.
     ///
     /// # Errors

@@ -1,7 +1,11 @@
-//! The holder: keeps descriptors for as long as their mounts live, and does nothing else.
+//! The holder: keeps descriptors for as long as their mounts live, and tells the kernel of changes in them.
 //!
-//! One thread, no clock: a connection costs one descriptor until its first message, and nothing is ever waited for. When there are too many
-//! connections the one that was silent for longest is closed.
+//! One thread answers, without a clock: a connection costs one descriptor until its first message, and nothing is ever waited for. When there
+//! are too many connections the one that was silent for longest is closed.
+//!
+//! Telling the kernel is here for one reason: it waits, whatever the signal, for the lock of a directory, and who has that lock may wait for an answer of
+//! the daemon. Were it the daemon that tells, one that is killed at this moment could not end, and so not be started again, before it was
+//! answered by itself. The holder lives on, and the next daemon answers. Each such request has a thread of its own.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -10,6 +14,9 @@ use std::ops::Bound;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -32,6 +39,15 @@ pub const MOST_DEPOSITS: usize = 4096;
 const MOST_CONNECTIONS: usize = 64;
 /// Waiting connections.
 const BACKLOG: i32 = 64;
+
+/// Threads that tell the kernel.
+const MOST_TELLERS: usize = 256;
+/// They need next to nothing.
+const STACK: usize = 64 << 10;
+/// `struct fuse_out_header` and codes of linux/fuse.h.
+const HEADER: usize = 16;
+const FUSE_NOTIFY_INVAL_INODE: i32 = 2;
+const FUSE_NOTIFY_INVAL_ENTRY: i32 = 3;
 
 struct Kept {
     init: Vec<u8>,
@@ -96,6 +112,7 @@ impl Server {
     /// When the system cannot wait for messages any more.
     pub fn run(self) -> Result<()> {
         let mut kept: BTreeMap<String, Kept> = BTreeMap::new();
+        let tellers = Arc::new(AtomicUsize::new(0));
         // The one that was silent for longest comes first.
         let mut connections: Vec<OwnedFd> = Vec::new();
         loop {
@@ -120,7 +137,7 @@ impl Server {
             let mut spoke = of_connections.iter().map(|events| !events.is_empty());
             let (speaking, mut silent): (Vec<_>, Vec<_>) =
                 std::mem::take(&mut connections).into_iter().partition(|_| spoke.next().unwrap_or(false));
-            silent.extend(speaking.into_iter().filter(|connection| answer(connection, &mut kept).is_some()));
+            silent.extend(speaking.into_iter().filter_map(|connection| answer(connection, &mut kept, &tellers)));
             connections = silent;
             if !happened[1].is_empty() {
                 self.accept(&mut connections);
@@ -148,13 +165,13 @@ impl Server {
     }
 }
 
-/// Reads one request and answers it; `None` ends the connection.
-fn answer(connection: &OwnedFd, kept: &mut BTreeMap<String, Kept>) -> Option<()> {
+/// Reads one request and answers it; nothing comes back when the connection has ended or is somebody else's now.
+fn answer(connection: OwnedFd, kept: &mut BTreeMap<String, Kept>, tellers: &Arc<AtomicUsize>) -> Option<OwnedFd> {
     let mut buffer = vec![0; LONGEST];
     let (length, device) = match sys::receive(connection.as_fd(), &mut buffer) {
         Ok((0, _)) => return None,
         Ok(received) => received,
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Some(()),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Some(connection),
         Err(_) => return None,
     };
     let refused = |why: String| (Answer::Refused { why }, None);
@@ -179,7 +196,56 @@ fn answer(connection: &OwnedFd, kept: &mut BTreeMap<String, Kept>) -> Option<()>
             kept.remove(&id);
             (Answer::Done, None)
         }
+        (Ok(Request::Notify { id, messages }), _) => match (kept.get(&id).map(|kept| kept.device.try_clone()), split(&messages)) {
+            (None, _) => refused(format!("{id} is not kept")),
+            (_, None) => refused("these are no notifications".into()),
+            (Some(Err(error)), _) => refused(error.to_string()),
+            (Some(Ok(device)), Some(_)) => return tell(connection, device, messages, tellers),
+        },
     };
     // Who does not read his answers is not waited for.
-    message::send(connection.as_fd(), &answer, device, MsgFlags::MSG_DONTWAIT).ok()
+    message::send(connection.as_fd(), &answer, device, MsgFlags::MSG_DONTWAIT).ok()?;
+    Some(connection)
+}
+
+/// The notifications one by one; `None` when there is anything else.
+fn split(mut messages: &[u8]) -> Option<Vec<&[u8]>> {
+    let mut all = Vec::new();
+    while !messages.is_empty() {
+        let header = messages.get(..HEADER)?;
+        let word = |at: usize| header[at..at + 4].try_into().ok();
+        let (length, code) = (u32::from_ne_bytes(word(0)?) as usize, i32::from_ne_bytes(word(4)?));
+        let notifies = header[8..] == [0; 8] && [FUSE_NOTIFY_INVAL_INODE, FUSE_NOTIFY_INVAL_ENTRY].contains(&code);
+        let (message, rest) = messages.split_at_checked(length).filter(|_| notifies && length >= HEADER)?;
+        all.push(message);
+        messages = rest;
+    }
+    Some(all)
+}
+
+/// Tells the kernel in a thread of its own, which then answers and ends the connection; gives that back when there is none to be had.
+fn tell(connection: OwnedFd, device: OwnedFd, messages: Vec<u8>, tellers: &Arc<AtomicUsize>) -> Option<OwnedFd> {
+    let refuse = |connection: &OwnedFd| {
+        let answer = Answer::Refused { why: "too many notifications wait".into() };
+        message::send(connection.as_fd(), &answer, None, MsgFlags::MSG_DONTWAIT).ok()
+    };
+    if tellers.fetch_add(1, Ordering::SeqCst) >= MOST_TELLERS {
+        tellers.fetch_sub(1, Ordering::SeqCst);
+        return refuse(&connection).map(|()| connection);
+    }
+    let ends = Arc::clone(tellers);
+    let run = move || {
+        for message in split(&messages).into_iter().flatten() {
+            // That the kernel does not know the entry, or that the mount is gone, is as good as told.
+            let _ = nix::unistd::write(&device, message);
+        }
+        drop(device);
+        ends.fetch_sub(1, Ordering::SeqCst);
+        // Who asked may be gone by now.
+        let _ = message::send(connection.as_fd(), &Answer::Done, None, MsgFlags::MSG_DONTWAIT);
+    };
+    if thread::Builder::new().name("tell".into()).stack_size(STACK).spawn(run).is_err() {
+        tellers.fetch_sub(1, Ordering::SeqCst);
+    }
+    None
 }

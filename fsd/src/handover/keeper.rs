@@ -105,6 +105,19 @@ impl Keeper {
         }
     }
 
+    /// Tells the kernel of changes in the mount `id` through the holder, for [`Mount::notify_through`](crate::fuse::Mount::notify_through); false when
+    /// that does not work.
+    pub fn messenger(&self, id: &str) -> Box<dyn Fn(&[u8]) -> bool + Send + Sync> {
+        let (socket, id) = (self.shared.socket.clone(), id.to_owned());
+        Box::new(move |messages| {
+            let told = Holder::connect(&socket).and_then(|holder| holder.notify(&id, messages));
+            if let Err(error) = &told {
+                tracing::debug!(%id, %error, "the holder does not tell the kernel of changes");
+            }
+            told.is_ok()
+        })
+    }
+
     /// Whether the holder has `id` right now.
     pub fn is_holding(&self, id: &str) -> bool {
         let state = self.shared.state.lock();

@@ -13,11 +13,13 @@ use crate::sys;
 /// The version of these messages.
 pub const VERSION: u32 = 1;
 /// The longest message, in bytes.
-pub const LONGEST: usize = 16 << 10;
+pub const LONGEST: usize = 64 << 10;
 /// The longest name and the longest greeting, in bytes.
 pub const LONGEST_ID: usize = 256;
 /// See [`LONGEST_ID`].
 pub const LONGEST_INIT: usize = 4096;
+/// The most bytes of notifications in one message.
+pub const LONGEST_NOTIFICATIONS: usize = 24 << 10;
 
 /// What is asked of the holder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +42,14 @@ pub enum Request {
     Withdraw {
         /// Its name.
         id: String,
+    },
+    /// Tell the kernel of changes in this mount.
+    Notify {
+        /// Its name.
+        id: String,
+        /// `FUSE_NOTIFY_INVAL_ENTRY` and `FUSE_NOTIFY_INVAL_INODE` messages of linux/fuse.h, one after the other.
+        #[serde(with = "hex")]
+        messages: Vec<u8>,
     },
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, send, socket};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, send, socket, socketpair};
 
 use super::hold::{MOST_DEPOSITS, Server};
 use super::message::{self, Answer, LONGEST, Request};
@@ -59,6 +59,55 @@ fn what_was_deposited_is_collected_and_is_the_same_file() {
     holder.withdraw("a").expect("answers");
     holder.withdraw("never there").expect("answers");
     assert_eq!(holder.collect().expect("answers").len(), 1);
+}
+
+fn notification(code: i32, unique: u64, body: &[u8]) -> Vec<u8> {
+    let length = 16 + body.len() as u32;
+    [&length.to_ne_bytes()[..], &code.to_ne_bytes(), &unique.to_ne_bytes(), body].concat()
+}
+
+#[test]
+fn notifications_are_written_one_by_one_and_nothing_else_is() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = start(dir.path());
+    // Messages stay apart, as with a mount.
+    let (device, mount) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).expect("a pair");
+    let keeper = Keeper::new(&path).expect("starts");
+    keeper.deposit(&deposit("a", &device)).expect("is kept");
+    let tell = keeper.messenger("a");
+    let (entry, inode) = (notification(3, 0, b"entry"), notification(2, 0, b"inode"));
+    assert!(tell(&[entry.clone(), inode.clone()].concat()));
+    let mut buffer = [0; 64];
+    for expected in [entry, inode] {
+        let length = recv(mount.as_raw_fd(), &mut buffer, MsgFlags::empty()).expect("is there");
+        assert_eq!(buffer[..length], expected);
+    }
+    let [answer, store] = [notification(0, 7, b""), notification(4, 0, b"data")];
+    for refused in [&answer[..], &store, b"garbage", &notification(2, 0, b"inode")[..18]] {
+        assert!(!tell(refused), "{refused:?}");
+    }
+    assert!(!keeper.messenger("b")(&notification(2, 0, b"inode")), "nobody deposited it");
+    assert!(recv(mount.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT).is_err(), "nothing else was written");
+}
+
+#[test]
+fn a_notification_that_waits_keeps_nobody_else_waiting() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = start(dir.path());
+    let (device, other) = UnixStream::pair().expect("a pair");
+    Holder::connect(&path).expect("connects").deposit(&deposit("a", &device)).expect("is kept");
+    // The pair takes no more, so that the next message waits as one for a locked directory does.
+    device.set_nonblocking(true).expect("sets");
+    while (&device).write(&[0; 4096]).is_ok() {}
+    device.set_nonblocking(false).expect("sets");
+    let telling = thread::spawn({
+        let path = path.clone();
+        move || Holder::connect(&path).expect("connects").notify("a", &notification(2, 0, b"inode"))
+    });
+    assert_eq!(Holder::connect(&path).expect("connects").collect().expect("answers").len(), 1);
+    assert!(!telling.is_finished());
+    drop(other);
+    telling.join().expect("no panic").expect("the mount is gone, which is no failure of the holder");
 }
 
 #[test]
@@ -155,6 +204,7 @@ fn version_1_is_understood_byte_for_byte() {
         Request::Deposit { id: id.clone(), init: init.clone() },
         Request::Collect { after: String::new() },
         Request::Withdraw { id: id.clone() },
+        Request::Notify { id: id.clone(), messages: vec![0x10, 0, 0, 0] },
     ];
     let answers = [Answer::Done, Answer::Held { id, init }, Answer::End, Answer::Refused { why: "too many".into() }];
     let mut lines = GOLDEN.lines();

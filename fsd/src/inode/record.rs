@@ -61,7 +61,7 @@ pub(super) struct Switch {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Record {
     /// Begins a journal.
-    State { next: u64, root: (ObjectId, Time), kept: Vec<Kept> },
+    State { next: u64, root: (ObjectId, Time), kept: Vec<Kept>, untold: Vec<CommitId> },
     /// A loaded directory.
     Dir { node: NodeId, parent: NodeId, current: Version, older: Vec<Version> },
     /// Orphans.
@@ -173,12 +173,13 @@ impl Writer {
     /// Adds a record.
     pub(super) fn record(&mut self, record: &Record) {
         match record {
-            Record::State { next, root, kept } => {
+            Record::State { next, root, kept, untold } => {
                 self.0.push(STATE);
                 self.number(*next);
                 self.id(&root.0);
                 self.time(root.1);
                 self.all(kept, Self::kept);
+                self.all(untold, |w, commit| w.id(&commit.id()));
             }
             Record::Dir { node, parent, current, older } => {
                 self.0.push(DIR);
@@ -324,7 +325,12 @@ impl Reader<'_> {
 pub(super) fn decode(bytes: &[u8]) -> Option<Record> {
     let mut r = Reader(bytes);
     let record = match r.byte()? {
-        STATE => Record::State { next: r.number()?, root: (r.id()?, r.time()?), kept: r.all(Reader::kept)? },
+        STATE => Record::State {
+            next: r.number()?,
+            root: (r.id()?, r.time()?),
+            kept: r.all(Reader::kept)?,
+            untold: r.all(|r| r.id().map(CommitId::new))?,
+        },
         DIR => Record::Dir { node: r.node()?, parent: r.node()?, current: r.version()?, older: r.all(Reader::version)? },
         ORPHANS => Record::Orphans(r.all(|r| {
             let (node, kind, id, time) = (r.node()?, r.kind()?, r.id()?, r.time()?);

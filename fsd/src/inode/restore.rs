@@ -67,7 +67,7 @@ impl Table {
 impl Inner {
     /// The whole table as records.
     pub(super) fn describe(&self, mut each: impl FnMut(&Record)) {
-        each(&Record::State { next: self.next, root: self.root, kept: self.kept.clone() });
+        each(&Record::State { next: self.next, root: self.root, kept: self.kept.clone(), untold: self.untold.clone() });
         for (node, dir) in &self.dirs {
             let older = dir.older.iter().map(|version| described(version)).collect();
             each(&Record::Dir { node: *node, parent: dir.parent, current: described(&dir.current), older });
@@ -143,6 +143,7 @@ impl Inner {
             removals.push(RemovedDir { node, old, entries });
         }
         self.root = root.unwrap_or(self.root);
+        self.untold.clear();
         for (first, plan) in plans {
             self.counting_from(first, |inner| inner.replace(plan));
         }
@@ -231,10 +232,10 @@ fn restored(version: Version) -> Option<DirVersion> {
 /// Takes one more record into account; `None` when it makes no sense.
 fn apply(table: &mut Option<Inner>, record: Record) -> Option<()> {
     match (table, record) {
-        (table @ None, Record::State { next, root, kept }) => {
+        (table @ None, Record::State { next, root, kept, untold }) => {
             let snapshot = |k: &Kept| (k.node, Place::Snapshot { tree: k.tree, time: k.time, lookups: FOR_EVER.into() });
             let places = kept.iter().map(snapshot).collect();
-            *table = Some(Inner { next, root, dirs: HashMap::new(), ranges: BTreeMap::new(), places, kept, late: None });
+            *table = Some(Inner { next, root, dirs: HashMap::new(), ranges: BTreeMap::new(), places, kept, untold, late: None });
         }
         (None, _) | (Some(_), Record::State { .. }) => return None,
         (Some(inner), Record::Dir { node, parent, current, older }) => inner.insert(node, parent, current, older)?,

@@ -42,6 +42,16 @@ impl Table {
         Some(found)
     }
 
+    /// Snapshots that are kept no longer and that the kernel may still know by name: also those of a process that was killed before it told.
+    pub fn untold(&self) -> Vec<CommitId> {
+        self.inner.read().untold.clone()
+    }
+
+    /// The kernel has been told of them.
+    pub fn told(&self) {
+        self.inner.write().untold.clear();
+    }
+
     /// Keeps the snapshot of `commit` as the one served last. One that is kept already stays the node it is.
     pub fn keep(&self, commit: CommitId, tree: ObjectId, time: Time) {
         let plan = TablePlan { keep: Some((commit, tree, time)), ..TablePlan::default() };
@@ -65,6 +75,7 @@ impl Inner {
 
     /// Keeps the snapshot whose root is `node` no longer: a dead directory while the kernel knows it, else gone.
     pub(super) fn retire(&mut self, node: NodeId) {
+        self.untold.extend(self.kept.iter().filter(|k| k.node == node).map(|k| k.commit));
         self.kept.retain(|k| k.node != node);
         let Some(Place::Snapshot { tree, time, lookups }) = self.places.remove(&node) else { return };
         if lookups > 0 {

@@ -97,6 +97,8 @@ impl Table {
         if let Some(journal) = &self.journal {
             journal.append(&inner.describe_switch(&plan));
         }
+        // One switch at a time: whoever comes here has told of the one before.
+        inner.untold.clear();
         if let Some(root) = plan.root {
             inner.root = root;
         }

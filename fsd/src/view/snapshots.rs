@@ -20,7 +20,7 @@ use gitmount_store::objects::EntryKind;
 
 use super::switch::Kernel;
 use super::{View, time_of};
-use crate::inode::{DirVersion, Kept, NodeId, RemovedDir, TablePlan, Time};
+use crate::inode::{DirVersion, NodeId, RemovedDir, TablePlan, Time};
 
 /// The name at the root below which snapshots are found. A tree that has such an entry itself shows its own.
 pub const HIDDEN_NAME: &str = ".gitmount";
@@ -76,13 +76,25 @@ impl View {
         }
         if self.commits_known.load(Ordering::SeqCst) {
             self.gate.drain();
-            self.tell(old, &told, kernel);
+            let commits: Vec<_> = old.iter().map(|kept| kept.commit).collect();
+            self.tell(&commits, &told, kernel);
+        } else {
+            self.table.told();
         }
     }
 
-    fn tell(&self, old: &[Kept], told: &Told, kernel: &dyn Kernel) {
-        for snapshot in old {
-            kernel.expire(NodeId::COMMITS, snapshot.commit.to_string().as_str().into());
+    /// Tells of snapshots that a process before let go of and was killed before it told: their names may come back as other nodes.
+    pub(super) fn tell_untold(&self, kernel: &dyn Kernel) {
+        let commits = self.table.untold();
+        if !commits.is_empty() {
+            self.gate.drain();
+            self.tell(&commits, &Told::default(), kernel);
+        }
+    }
+
+    fn tell(&self, commits: &[CommitId], told: &Told, kernel: &dyn Kernel) {
+        for commit in commits {
+            kernel.expire(NodeId::COMMITS, commit.to_string().as_str().into());
         }
         kernel.invalidate(NodeId::COMMITS);
         for (dir, name) in &told.names {
@@ -91,6 +103,8 @@ impl View {
         for dir in &told.dirs {
             kernel.invalidate(*dir);
         }
+        kernel.flush();
+        self.table.told();
     }
 
     /// Collects the loaded directories from `work` on downwards.

@@ -30,6 +30,8 @@ pub trait Kernel: Sync {
     fn expire(&self, parent: NodeId, name: &BStr);
     /// Attributes and listing of `dir` have to be read again.
     fn invalidate(&self, dir: NodeId);
+    /// Returns when everything above has been told.
+    fn flush(&self) {}
 }
 
 impl View {
@@ -40,6 +42,7 @@ impl View {
     pub fn switch_to(&self, commit: CommitId, kernel: &dyn Kernel) -> Result<Switched> {
         let _one = self.switching.lock();
         let began = Instant::now();
+        self.tell_untold(kernel);
         let old = self.current();
         let info = self.objects.commit(commit)?;
         let root = self.objects.tree_at(info.tree, &self.options.path)?;
@@ -73,6 +76,7 @@ impl View {
         let done = (|| {
             planner.run_late(&self.table.late(), &|node| self.table.dir(node))?;
             let changed = planner.tell(kernel);
+            kernel.flush();
             let Planner { mut plan, moves, .. } = planner;
             plan.keep = Some((new.commit, new.root, time));
             let done = || self.snapshot.store(Arc::new(new));

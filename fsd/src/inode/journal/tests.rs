@@ -232,11 +232,12 @@ impl World {
     }
 
     fn restart(&mut self) {
-        let before = (self.facts(), self.listings(), self.table.kept());
+        let before = (self.facts(), self.listings(), self.table.kept(), self.table.untold());
         self.table = Table::restore(&self.path).expect("restores").0;
         assert_eq!(self.facts(), before.0, "a node is not what it was");
         assert_eq!(self.listings(), before.1, "a listing is not what it was");
         assert_eq!(self.table.kept(), before.2, "other snapshots are kept");
+        assert_eq!(self.table.untold(), before.3, "other snapshots are to be told of");
         assert!(self.facts().values().all(Option::is_some), "the kernel knows it, and nobody else");
     }
 
