@@ -67,6 +67,13 @@ impl Daemon {
         Ok(())
     }
 
+    /// How many mounts the holder holds.
+    pub fn holds(&self) -> Result<usize> {
+        let id = self.holder.as_ref().context("the holder does not run")?.id();
+        let open = fs::read_dir(format!("/proc/{id}/fd"))?.flatten();
+        Ok(open.filter(|entry| fs::read_link(entry.path()).is_ok_and(|link| link == Path::new("/dev/fuse"))).count())
+    }
+
     /// Starts one that allows `http://`, with further options.
     pub fn start(options: &[&str]) -> Result<Self> {
         scratch::require_root()?;
