@@ -102,8 +102,16 @@ impl Engine {
             let target = options.target.display();
             StoreError::new(Fault::Internal, format!("{target} cannot be mounted ({e}): make sure that /dev/fuse exists"))
         })?;
+        self.tell_through_the_holder(view, &mount);
         view.mounted(mount);
         Ok(())
+    }
+
+    /// Lets the holder tell the kernel of changes, so that this process can always end.
+    pub(super) fn tell_through_the_holder(&self, view: &Shown, mount: &Mount) {
+        if let Some(keeper) = &self.context.keeper {
+            mount.notify_through(keeper.messenger(&view.id));
+        }
     }
 
     pub(super) fn mount_options(&self, view: &Shown) -> MountOptions {

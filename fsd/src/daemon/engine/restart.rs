@@ -101,6 +101,7 @@ impl Engine {
             .and_then(|shown| Mount::resume(shown, &self.mount_options(view), held.device, &held.init).map_err(|error| error.to_string()));
         match resumed {
             Ok(mount) => {
+                self.tell_through_the_holder(view, &mount);
                 view.mounted(mount);
                 tracing::info!(view = %view.id, "a mount is served again");
                 true
