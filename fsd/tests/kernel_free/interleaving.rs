@@ -39,7 +39,7 @@ impl Bed {
         let inside = self.gate.enter();
         let answer = self.served.load(Ordering::SeqCst);
         if !inside.pending {
-            *self.kept.lock().unwrap() = Some(answer);
+            *self.kept.lock().expect("no panic") = Some(answer);
         }
         drop(inside);
     }
@@ -48,10 +48,10 @@ impl Bed {
     fn switch(&self) {
         let next = self.served.load(Ordering::SeqCst) + 1;
         self.gate.mark();
-        *self.kept.lock().unwrap() = None;
+        *self.kept.lock().expect("no panic") = None;
         self.served.store(next, Ordering::SeqCst);
         // From here on no look-up may find what was before.
-        assert!(self.kept.lock().unwrap().is_none_or(|kept| kept == next), "an old reply outlived the switch");
+        assert!(self.kept.lock().expect("no panic").is_none_or(|kept| kept == next), "an old reply outlived the switch");
         self.gate.clear();
     }
 
@@ -59,14 +59,14 @@ impl Bed {
     fn let_go(&self) {
         self.served.store(GONE, Ordering::SeqCst);
         self.gate.drain();
-        *self.kept.lock().unwrap() = None;
+        *self.kept.lock().expect("no panic") = None;
     }
 
     fn look_at_snapshot(&self) {
         let inside = self.gate.enter();
         let answer = self.served.load(Ordering::SeqCst);
         if answer != GONE {
-            *self.kept.lock().unwrap() = Some(answer);
+            *self.kept.lock().expect("no panic") = Some(answer);
         }
         drop(inside);
     }
@@ -94,9 +94,9 @@ fn no_reply_from_before_the_mark_outlives_the_switch() {
             bed.switch();
         }
         for handler in handlers {
-            handler.join().unwrap();
+            handler.join().expect("no panic");
         }
-        assert!(bed.kept.lock().unwrap().is_none_or(|kept| kept == 2), "an old reply came late");
+        assert!(bed.kept.lock().expect("no panic").is_none_or(|kept| kept == 2), "an old reply came late");
     });
 }
 
@@ -112,9 +112,9 @@ fn no_reply_about_a_snapshot_outlives_its_end() {
             .collect();
         bed.let_go();
         for handler in handlers {
-            handler.join().unwrap();
+            handler.join().expect("no panic");
         }
-        assert!(bed.kept.lock().unwrap().is_none(), "the kernel still knows a snapshot that is gone");
+        assert!(bed.kept.lock().expect("no panic").is_none(), "the kernel still knows a snapshot that is gone");
     });
 }
 
@@ -129,10 +129,10 @@ fn without_the_mark_it_does() {
                 let bed = bed.clone();
                 move || bed.look()
             });
-            *bed.kept.lock().unwrap() = None;
+            *bed.kept.lock().expect("no panic") = None;
             bed.served.store(1, Ordering::SeqCst);
-            handler.join().unwrap();
-            assert!(bed.kept.lock().unwrap().is_none_or(|kept| kept == 1), "an old reply came late");
+            handler.join().expect("no panic");
+            assert!(bed.kept.lock().expect("no panic").is_none_or(|kept| kept == 1), "an old reply came late");
         },
         2000,
     );
