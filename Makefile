@@ -3,7 +3,7 @@
 ARGS ?=
 SECONDS ?= 60
 # Test files with a long form: each looks at GITMOUNT_TORTURE.
-TORTURE ?= torture store torture_kills
+TORTURE ?= torture torture_kills store switch_alive model kernel_free
 
 .PHONY: help test torture lint fmt fuzz bench
 

@@ -12,7 +12,7 @@
 //! The ids of a directory's entries are one range while nothing in it has changed, so a directory costs some hundred bytes and its
 //! entries four each (how often the kernel looked them up). Names and objects are not kept: they come from the tree object.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -21,9 +21,11 @@ use gitmount_store::objects::EntryKind;
 use parking_lot::RwLock;
 
 use journal::Journal;
+use ranges::Ranges;
 use record::Record;
 
 mod journal;
+mod ranges;
 mod record;
 mod restore;
 mod snapshots;
@@ -169,7 +171,14 @@ pub enum Location {
 struct Dir {
     parent: NodeId,
     current: Arc<DirVersion>,
-    older: VecDeque<Arc<DirVersion>>,
+    /// Few directories have some: unboxed they would double what the others take.
+    older: Option<Box<VecDeque<Arc<DirVersion>>>>,
+}
+
+impl Dir {
+    fn older(&self) -> impl Iterator<Item = &Arc<DirVersion>> {
+        self.older.iter().flat_map(|older| older.iter())
+    }
 }
 
 #[derive(Debug)]
@@ -192,8 +201,8 @@ struct Inner {
     next: u64,
     root: (ObjectId, Time),
     dirs: HashMap<NodeId, Dir>,
-    /// Ranges of directories that have not changed since they were loaded: first id → (directory, number of entries).
-    ranges: BTreeMap<u64, (NodeId, u32)>,
+    /// The entries of directories that have not changed since they were loaded.
+    ranges: Ranges,
     places: HashMap<NodeId, Place>,
     /// The kept snapshots, the one served last first.
     kept: Vec<Kept>,
@@ -218,7 +227,7 @@ impl Table {
             next: NodeId::FIRST,
             root: (root, time),
             dirs: HashMap::new(),
-            ranges: BTreeMap::new(),
+            ranges: Ranges::default(),
             places: HashMap::new(),
             kept: Vec::new(),
             untold: Vec::new(),
@@ -246,7 +255,7 @@ impl Table {
     pub fn listing(&self, node: NodeId, generation: u32) -> Option<Arc<DirVersion>> {
         let inner = self.inner.read();
         let dir = inner.dirs.get(&node)?;
-        std::iter::once(&dir.current).chain(&dir.older).find(|v| v.generation == generation).cloned()
+        std::iter::once(&dir.current).chain(dir.older()).find(|v| v.generation == generation).cloned()
     }
 
     /// Loads a directory: gives its `len` entries ids. `at` is where the directory was found and `tree` what was read there; when a switch
@@ -271,9 +280,9 @@ impl Table {
         }
         let version = Arc::new(DirVersion::range(tree, first, len, time));
         if len > 0 {
-            inner.ranges.insert(first, (node, len));
+            inner.ranges.insert(first, node, len);
         }
-        inner.dirs.insert(node, Dir { parent, current: version.clone(), older: VecDeque::new() });
+        inner.dirs.insert(node, Dir { parent, current: version.clone(), older: None });
         if let Some(late) = &mut inner.late {
             late.push(node);
         }
@@ -374,14 +383,7 @@ impl Inner {
             Some(Place::Orphan(orphan)) => return Some(Location::Orphan(*orphan)),
             Some(Place::Snapshot { tree, time, .. }) => return Some(Location::Root(*tree, *time)),
             Some(Place::Entry { dir, index }) => (*dir, *index as usize),
-            None => {
-                let (first, (dir, len)) = self.ranges.range(..=node.0).next_back()?;
-                let index = node.0 - first;
-                if index >= u64::from(*len) {
-                    return None;
-                }
-                (*dir, index as usize)
-            }
+            None => self.ranges.find(node)?,
         };
         let version = self.dirs.get(&dir)?.current.clone();
         Some(Location::Entry { dir, version, index })

@@ -20,6 +20,7 @@ mod changes;
 pub mod gate;
 pub mod snapshots;
 pub mod switch;
+mod sync;
 pub mod trees;
 
 use caches::Caches;

@@ -3,7 +3,7 @@
 //! How often the kernel has looked something up is not written: it changes with every message. So what was restored counts as looked up for
 //! ever. That can keep an orphan longer than needed, and never lets one go too early.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,9 @@ use parking_lot::RwLock;
 
 use super::journal::{self, Journal, JournalError};
 use super::record::{self, Changed, Left, Record, Run, Switch, Version};
-use super::{Carry, Dir, DirPlan, DirVersion, FOR_EVER, Ids, Inner, Kept, NodeId, Place, RemovedDir, Table, TablePlan, Time, counters};
+use super::{
+    Carry, Dir, DirPlan, DirVersion, FOR_EVER, Ids, Inner, Kept, NodeId, Place, Ranges, RemovedDir, Table, TablePlan, Time, counters,
+};
 
 /// Ids left out at every resume, so that none is used twice even when the last records could not be written.
 const JUMP: u64 = 1 << 24;
@@ -69,7 +71,7 @@ impl Inner {
     pub(super) fn describe(&self, mut each: impl FnMut(&Record)) {
         each(&Record::State { next: self.next, root: self.root, kept: self.kept.clone(), untold: self.untold.clone() });
         for (node, dir) in &self.dirs {
-            let older = dir.older.iter().map(|version| described(version)).collect();
+            let older = dir.older().map(|version| described(version)).collect();
             each(&Record::Dir { node: *node, parent: dir.parent, current: described(&dir.current), older });
         }
         let orphans = self.places.iter().filter_map(|(node, place)| match place {
@@ -109,7 +111,7 @@ impl Inner {
         let current = restored(current)?;
         match &current.ids {
             Ids::Range { first, .. } if !current.is_empty() => {
-                self.ranges.insert(*first, (node, current.len() as u32));
+                self.ranges.insert(*first, node, current.len() as u32);
             }
             Ids::Range { .. } => {}
             Ids::Listed(list) => {
@@ -117,6 +119,7 @@ impl Inner {
             }
         }
         let older = older.into_iter().map(|version| restored(version).map(Arc::new)).collect::<Option<VecDeque<_>>>()?;
+        let older = (!older.is_empty()).then(|| Box::new(older));
         self.dirs.insert(node, Dir { parent, current: Arc::new(current), older });
         Some(())
     }
@@ -235,7 +238,7 @@ fn apply(table: &mut Option<Inner>, record: Record) -> Option<()> {
         (table @ None, Record::State { next, root, kept, untold }) => {
             let snapshot = |k: &Kept| (k.node, Place::Snapshot { tree: k.tree, time: k.time, lookups: FOR_EVER.into() });
             let places = kept.iter().map(snapshot).collect();
-            *table = Some(Inner { next, root, dirs: HashMap::new(), ranges: BTreeMap::new(), places, kept, untold, late: None });
+            *table = Some(Inner { next, root, dirs: HashMap::new(), ranges: Ranges::default(), places, kept, untold, late: None });
         }
         (None, _) | (Some(_), Record::State { .. }) => return None,
         (Some(inner), Record::Dir { node, parent, current, older }) => inner.insert(node, parent, current, older)?,

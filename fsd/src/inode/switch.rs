@@ -144,11 +144,12 @@ impl Inner {
         let generation = old.generation.wrapping_add(1);
         let version = DirVersion { tree, generation, ids: Ids::Listed(list.into()), lookups };
         if let Some(dir) = self.dirs.get_mut(&node) {
-            dir.older.push_front(std::mem::replace(&mut dir.current, Arc::new(version)));
-            while dir.older.len() > OLDER_LISTINGS.1
-                || dir.older.len() > OLDER_LISTINGS.0 && dir.older.iter().map(|v| v.len()).sum::<usize>() > OLDER_ENTRIES
+            let older = dir.older.get_or_insert_default();
+            older.push_front(std::mem::replace(&mut dir.current, Arc::new(version)));
+            while older.len() > OLDER_LISTINGS.1
+                || older.len() > OLDER_LISTINGS.0 && older.iter().map(|v| v.len()).sum::<usize>() > OLDER_ENTRIES
             {
-                dir.older.pop_back();
+                older.pop_back();
             }
         }
     }
@@ -181,7 +182,7 @@ impl Inner {
         if let Ids::Range { first, .. } = version.ids
             && !version.is_empty()
         {
-            self.ranges.remove(&first);
+            self.ranges.remove(first);
         }
     }
 }

@@ -2,6 +2,9 @@
 
 mod caches;
 mod fixture;
+mod gate;
+mod interleaving;
+mod model;
 mod prefetch;
 mod snapshots;
 mod switches;

@@ -43,11 +43,9 @@ impl History {
     /// Writes `count` commits into `repo`.
     pub fn write(repo: &Repo, count: usize, seed: u64) -> Result<Self> {
         let mut random = Random(seed | 1);
-        let mut import = Import::into(repo)?;
         let mut files: BTreeMap<String, Thing> = BTreeMap::new();
-        let mut trees = Vec::new();
+        let mut commits = Vec::new();
         for number in 0..count.min(MOST) {
-            let before = files.clone();
             if number == 0 {
                 for path in slots() {
                     files.insert(path.clone(), content(&path, number, &mut random));
@@ -56,6 +54,17 @@ impl History {
             } else {
                 change(&mut files, number, &mut random);
             }
+            commits.push(files.clone());
+        }
+        Self::record(repo, &commits)
+    }
+
+    /// Writes commits with these files and links into `repo`.
+    pub fn record(repo: &Repo, commits: &[BTreeMap<String, Thing>]) -> Result<Self> {
+        let mut import = Import::into(repo)?;
+        let none: BTreeMap<String, Thing> = BTreeMap::new();
+        let mut before = &none;
+        for files in commits {
             import.commit(BRANCH, "A change")?;
             for path in before.keys().filter(|path| before.get(*path) != files.get(*path)) {
                 import.delete(path.as_bytes())?;
@@ -68,12 +77,18 @@ impl History {
                     Thing::Dir(_) => continue,
                 };
             }
-            trees.push(with_directories(&files));
+            before = files;
         }
         import.finish()?;
         let ids = repo.line(["rev-list", "--reverse", BRANCH])?.lines().map(str::to_owned).collect();
+        let trees: Vec<_> = commits.iter().map(with_directories).collect();
         let paths: BTreeSet<String> = trees.iter().flat_map(|tree| tree.keys().cloned()).collect();
         Ok(History { ids, trees, paths: paths.into_iter().collect() })
+    }
+
+    /// All that commit `number` holds.
+    pub fn tree(&self, number: usize) -> &BTreeMap<String, Thing> {
+        &self.trees[number]
     }
 
     /// What `path` is in commit `number`.
