@@ -32,6 +32,7 @@ use events::Events;
 pub use events::Notify;
 pub use features::{Feature, UnknownFeature};
 pub use mount::unmount;
+pub use notify::Messenger;
 use notify::Notifier;
 
 /// How a view is mounted.
@@ -184,7 +185,7 @@ impl Mount {
     /// From now on `messenger` tells the kernel of changes, and not this process unless it says false. Telling waits for the locks of
     /// directories, whatever the signal, and who has such a lock may wait for this process: killed in this moment, a process that tells cannot
     /// end, and nobody starts the next one before it has.
-    pub fn notify_through(&self, messenger: Box<dyn Fn(&[u8]) -> bool + Send + Sync>) {
+    pub fn notify_through(&self, messenger: Messenger) {
         self.notifier.send_through(messenger);
     }
 

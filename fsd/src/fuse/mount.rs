@@ -101,13 +101,13 @@ fn device_in(table: &[u8], target: &Path) -> Option<u64> {
             _ => escaped.push(*byte),
         }
     }
-    let devices = table.split(|byte| *byte == b'\n').filter_map(|line| {
+    let mut devices = table.split(|byte| *byte == b'\n').filter_map(|line| {
         let mut words = line.split(|byte| *byte == b' ').skip(2);
         let device = words.next()?;
         (words.nth(1)? == escaped).then_some(device)
     });
     // What was mounted last hides the others.
-    let (major, minor) = str::from_utf8(devices.last()?).ok()?.split_once(':')?;
+    let (major, minor) = str::from_utf8(devices.next_back()?).ok()?.split_once(':')?;
     Some(nix::sys::stat::makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 

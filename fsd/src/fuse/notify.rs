@@ -28,14 +28,14 @@ const STORE_OUT: u32 = 24;
 /// Bytes that are sent through somebody else at once, about.
 const BATCH: usize = 16 << 10;
 
-/// Sends notification messages for this process; false when it cannot.
-pub(super) type Through = Box<dyn Fn(&[u8]) -> bool + Send + Sync>;
+/// Sends notification messages (one or more, as they are written to the device) for this process; false when it cannot.
+pub type Messenger = Box<dyn Fn(&[u8]) -> bool + Send + Sync>;
 
 /// Sends notifications of one mount.
 pub(super) struct Notifier {
     device: OwnedFd,
     features: Arc<Features>,
-    through: OnceLock<Through>,
+    through: OnceLock<Messenger>,
     /// What is to be sent through somebody else.
     batch: Mutex<Vec<u8>>,
     /// Whether data may be stored; locked while it is.
@@ -54,7 +54,7 @@ impl Notifier {
     }
 
     /// From now on another process tells the kernel of changes.
-    pub(super) fn send_through(&self, through: Through) {
+    pub(super) fn send_through(&self, through: Messenger) {
         // The first one stays.
         let _ = self.through.set(through);
     }

@@ -13,6 +13,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::client::Holder;
 use super::{Deposit, Error, Held, Result};
+use crate::fuse::Messenger;
 
 /// How often a holder is looked for that was there before, and one that never was.
 const AGAIN: Duration = Duration::from_millis(50);
@@ -107,7 +108,7 @@ impl Keeper {
 
     /// Tells the kernel of changes in the mount `id` through the holder, for [`Mount::notify_through`](crate::fuse::Mount::notify_through); false when
     /// that does not work.
-    pub fn messenger(&self, id: &str) -> Box<dyn Fn(&[u8]) -> bool + Send + Sync> {
+    pub fn messenger(&self, id: &str) -> Messenger {
         let (socket, id) = (self.shared.socket.clone(), id.to_owned());
         Box::new(move |messages| {
             let told = Holder::connect(&socket).and_then(|holder| holder.notify(&id, messages));
