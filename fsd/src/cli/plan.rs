@@ -35,6 +35,11 @@ impl Plan {
     /// Checks the options and the mount point.
     pub fn new(args: &MountArgs) -> Result<Self> {
         let pull: Pull = args.pull.parse()?;
+        if pull == Pull::OnDemand {
+            return Err(CliError::usage(
+                "pull interval \"on-demand\" is for views of a daemon (--socket): give \"never\", and run `gitmount pull` when there is news",
+            ));
+        }
         let depth = depth(&args.depth)?;
         let without = args.without_kernel.iter().map(|name| name.parse()).collect::<std::result::Result<Vec<Feature>, _>>();
         let without = without.map_err(|e| CliError::usage(e.to_string()))?;
