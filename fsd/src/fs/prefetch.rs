@@ -35,6 +35,10 @@ use pressure::Pressure;
 pub trait PageCache: Send + Sync {
     /// Stores a whole file; false when the kernel does not (any longer) know the node or takes nothing.
     fn store(&self, node: NodeId, data: &[u8]) -> bool;
+    /// Whether it takes anything at all now; while not, files are kept inflated here for who asks next.
+    fn stores(&self) -> bool {
+        true
+    }
 }
 
 /// The window a first file in order opens, in bytes, and the largest.
@@ -176,6 +180,9 @@ impl Prefetch {
                 continue;
             }
             match work {
+                Work::Store { id, .. } if !self.cache.stores() => {
+                    let _ = self.blobs.get(id);
+                }
                 Work::Store { dir, index, node, id } => {
                     // What cannot be read is told to the reader who asks for it.
                     let Ok(blob) = self.blobs.share(id) else { continue };

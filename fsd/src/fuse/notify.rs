@@ -129,6 +129,10 @@ fn message(code: i32, parts: &[&[u8]]) -> Vec<u8> {
 }
 
 impl PageCache for Notifier {
+    fn stores(&self) -> bool {
+        *self.storing.read()
+    }
+
     fn store(&self, node: NodeId, data: &[u8]) -> bool {
         let Ok(size) = u32::try_from(data.len()) else { return false };
         let storing = self.storing.read();
