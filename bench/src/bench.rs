@@ -113,9 +113,10 @@ pub(crate) fn memory(account: &Account, field: &str) -> Result<f64> {
     process::memory(&processes, field)
 }
 
-/// Fails early when the disk cannot hold what is never deleted: per run two clones and two work trees, and the objects of the rest.
+/// Fails early when the disk cannot hold what is never deleted: per run two clones and two work trees, and the objects of the rest;
+/// ten clones once.
 fn ensure_space(dir: &Path, options: &Options) -> Result<()> {
-    let needed = (options.shape().bytes * 3 + options.big()) * (options.runs() as u64 + 2);
+    let needed = (options.shape().bytes * 3 + options.big()) * (options.runs() as u64 + 2) + options.shape().bytes * 10;
     let disk = nix::sys::statvfs::statvfs(dir)?;
     let free = disk.blocks_available() * disk.fragment_size();
     say(&format!("working in {}, which needs up to {} GB", dir.display(), needed / 1_000_000_000));

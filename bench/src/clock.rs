@@ -36,14 +36,20 @@ pub(crate) fn in_turns(
     mut gitmount: impl FnMut(usize) -> Result<Duration>,
 ) -> Result<(Samples, Samples)> {
     let (mut left, mut right) = (Samples::default(), Samples::default());
+    // What one side has written is on the disk before the other is timed: a sync of its own would wait for all of it.
+    let clean = |samples: &mut Samples, side: &mut dyn FnMut(usize) -> Result<Duration>, n| -> Result<()> {
+        nix::unistd::sync();
+        samples.push(side(n)?);
+        Ok(())
+    };
     for n in 0..runs {
         // Who goes first takes turns, too.
         if n % 2 == 0 {
-            left.push(plain(n)?);
-            right.push(gitmount(n)?);
+            clean(&mut left, &mut plain, n)?;
+            clean(&mut right, &mut gitmount, n)?;
         } else {
-            right.push(gitmount(n)?);
-            left.push(plain(n)?);
+            clean(&mut right, &mut gitmount, n)?;
+            clean(&mut left, &mut plain, n)?;
         }
     }
     Ok((left, right))

@@ -19,7 +19,7 @@ pub(crate) struct Options {
     /// Runs per figure; the median is reported [default: 5, with --small 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     runs: Option<u32>,
-    /// Measure only these scenarios (repeatable): warm, cold, first-mount, second-mount, big-file, switch, poll
+    /// Measure only these scenarios (repeatable): warm, cold, first-mount, second-mount, big-file, switch, poll, ten-views
     #[arg(long, value_name = "SCENARIO")]
     only: Vec<String>,
     /// Files of the tree [default: 50000, with --small 2000]

@@ -6,6 +6,7 @@ mod first_mount;
 mod poll;
 mod second_mount;
 mod switch;
+mod ten_views;
 mod warm;
 
 use anyhow::Result;
@@ -17,7 +18,7 @@ use crate::report::Row;
 pub(crate) type Scenario = fn(&Bench<'_>) -> Result<Vec<Row>>;
 
 /// All of them, in the order of the table.
-pub(crate) const ALL: [(&str, Scenario); 7] = [
+pub(crate) const ALL: [(&str, Scenario); 8] = [
     ("warm", warm::measure),
     ("cold", cold::measure),
     ("first-mount", first_mount::measure),
@@ -25,4 +26,5 @@ pub(crate) const ALL: [(&str, Scenario); 7] = [
     ("big-file", big_file::measure),
     ("switch", switch::measure),
     ("poll", poll::measure),
+    ("ten-views", ten_views::measure),
 ];
