@@ -10,7 +10,7 @@ TORTURE ?= torture torture_kills store switch_alive model kernel_free
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' $(MAKEFILE_LIST) | expand -t 14
 
-test: ## all tests; needs root, /dev/fuse, git, fuse3, openssh-server, strace
+test: ## all tests; needs root, /dev/fuse and the packages that README.md names
 	cargo test --locked --workspace --no-fail-fast
 
 torture: ## the long form of the tests that have one (switches, kills, models); takes an hour

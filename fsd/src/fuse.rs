@@ -34,6 +34,7 @@ pub use features::{Feature, UnknownFeature};
 pub use mount::unmount;
 pub use notify::Messenger;
 use notify::Notifier;
+pub(crate) use notify::split_notifications;
 
 /// How a view is mounted.
 #[derive(Debug, Clone)]

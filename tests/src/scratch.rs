@@ -1,7 +1,7 @@
 //! Temporary directories, the directory that all test binaries share, locks between them, and what a test may demand of the machine.
 
 use std::fs::{self, File};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -95,6 +95,24 @@ pub fn require_fuse() -> Result<()> {
 pub fn open_fuse_to_all() -> Result<()> {
     require_root()?;
     fs::set_permissions("/dev/fuse", fs::Permissions::from_mode(0o666)).context("/dev/fuse could not be given the mode 0666")
+}
+
+/// Every file below `dir`, but not in what is mounted there, that has `text` in it.
+pub fn files_with(dir: &Path, text: &str) -> Result<Vec<PathBuf>> {
+    let device = dir.symlink_metadata()?.dev();
+    let (mut found, mut left) = (Vec::new(), vec![dir.to_owned()]);
+    while let Some(dir) = left.pop() {
+        for entry in fs::read_dir(dir)? {
+            let path = entry?.path();
+            let meta = path.symlink_metadata()?;
+            if meta.is_dir() && meta.dev() == device {
+                left.push(path);
+            } else if meta.is_file() && fs::read(&path)?.windows(text.len()).any(|window| window == text.as_bytes()) {
+                found.push(path);
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// A small tmpfs, unmounted when dropped.

@@ -1,12 +1,12 @@
 //! Logins over HTTP: git's credential helpers are asked and told how it went, and a secret is never seen anywhere.
 
 use std::fs;
-use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use gitmount_tests::fixtures::{self, refs};
 use gitmount_tests::mount::Account;
 use gitmount_tests::run::run;
+use gitmount_tests::scratch;
 use gitmount_tests::servers::http::{Fault, HttpServer};
 use gitmount_tests::servers::tls::TestCa;
 
@@ -36,24 +36,6 @@ fn setting(password: &str) -> Result<(HttpServer, Account, TestCa)> {
 
 fn helper_log(account: &Account) -> Result<String> {
     Ok(fs::read_to_string(account.home().join("helper.log"))?)
-}
-
-/// Every file below `dir` that has `text` in it.
-fn files_with(dir: &Path, text: &str) -> Result<Vec<std::path::PathBuf>> {
-    let mut found = Vec::new();
-    let mut left = vec![dir.to_owned()];
-    while let Some(dir) = left.pop() {
-        for entry in fs::read_dir(dir)? {
-            let path = entry?.path();
-            let kind = path.symlink_metadata()?.file_type();
-            if kind.is_dir() {
-                left.push(path);
-            } else if kind.is_file() && fs::read(&path)?.windows(text.len()).any(|window| window == text.as_bytes()) {
-                found.push(path);
-            }
-        }
-    }
-    Ok(found)
 }
 
 #[test]
@@ -115,7 +97,7 @@ fn the_secret_is_on_no_command_line_in_no_file_and_in_no_message() -> Result<()>
     let encoded = basic.strip_prefix("Basic ").context("the login is basic authentication")?;
     for text in [PASSWORD, encoded] {
         for dir in [account.store().to_owned(), account.runtime()] {
-            let found = files_with(&dir, text)?;
+            let found = scratch::files_with(&dir, text)?;
             ensure!(found.is_empty(), "the secret is in {found:?}");
         }
     }

@@ -1,7 +1,6 @@
 //! Credentials of a daemon's views: each target's own, adopted when it changes, in memory only.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -159,7 +158,7 @@ fn the_secret_is_in_no_file_no_log_and_no_answer() -> Result<()> {
     for secret in [RIGHT, &encoded] {
         ensure!(!answers.contains(secret));
         for dir in [daemon.state(), daemon.account().store().to_owned(), daemon.account().home()] {
-            let found = files_with(&dir, secret)?;
+            let found = scratch::files_with(&dir, secret)?;
             ensure!(found.is_empty(), "the secret is in {found:?}");
         }
         for file in ["cmdline", "environ"] {
@@ -169,22 +168,4 @@ fn the_secret_is_in_no_file_no_log_and_no_answer() -> Result<()> {
     let log = daemon.log()?;
     ensure!(log.lines().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()), "every line of the log is an object");
     Ok(())
-}
-
-/// Every file below `dir`, but not in mounts, that has `text` in it.
-fn files_with(dir: &Path, text: &str) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    let mut left = vec![dir.to_owned()];
-    while let Some(dir) = left.pop() {
-        for entry in fs::read_dir(dir)? {
-            let path = entry?.path();
-            let kind = path.symlink_metadata()?.file_type();
-            if kind.is_dir() && !path.ends_with("mounts") {
-                left.push(path);
-            } else if kind.is_file() && fs::read(&path)?.windows(text.len()).any(|window| window == text.as_bytes()) {
-                found.push(path);
-            }
-        }
-    }
-    Ok(found)
 }

@@ -11,6 +11,7 @@ use gitmount_tests::mount::{is_mounted, mounts_below};
 use gitmount_tests::run::wait_for;
 use gitmount_tests::scratch;
 use gitmount_tests::servers::http::{Fault, HttpServer};
+use tempfile::TempDir;
 
 const DEADLINE: std::time::Duration = std::time::Duration::from_secs(30);
 
@@ -35,6 +36,16 @@ fn reading<T>(paths: &[std::path::PathBuf], work: impl FnOnce() -> Result<T>) ->
         ensure!(reads > 0, "nothing was read meanwhile");
         result
     })
+}
+
+/// A daemon without a holder that shows a file `a` at the target `t`, and where it is fetched from.
+fn published() -> Result<(TempDir, HttpServer, Daemon)> {
+    let dir = scratch::dir()?;
+    fixtures::small(&dir.path().join("r.git"), &[("a", "one\n")])?;
+    let server = HttpServer::plain(dir.path())?;
+    let daemon = Daemon::start(&[])?;
+    daemon.publish("t", view(&server.url("r.git")))?;
+    Ok((dir, server, daemon))
 }
 
 #[test]
@@ -72,12 +83,8 @@ fn with_a_holder_no_read_fails_when_the_daemon_is_killed_or_stopped() -> Result<
 
 #[test]
 fn without_a_holder_a_killed_daemons_mount_is_made_anew_and_it_is_said() -> Result<()> {
-    let dir = scratch::dir()?;
-    fixtures::small(&dir.path().join("r.git"), &[("a", "one\n")])?;
-    let server = HttpServer::plain(dir.path())?;
-    let mut daemon = Daemon::start(&[])?;
+    let (_dir, server, mut daemon) = published()?;
     let target = daemon.target("t");
-    daemon.publish("t", view(&server.url("r.git")))?;
     daemon.kill()?;
     ensure!(fs::read(target.join("a")).is_err(), "nobody serves it");
     // The host is of no importance for that.
@@ -92,12 +99,8 @@ fn without_a_holder_a_killed_daemons_mount_is_made_anew_and_it_is_said() -> Resu
 
 #[test]
 fn a_graceful_stop_without_a_holder_unmounts_everything() -> Result<()> {
-    let dir = scratch::dir()?;
-    fixtures::small(&dir.path().join("r.git"), &[("a", "one\n")])?;
-    let server = HttpServer::plain(dir.path())?;
-    let mut daemon = Daemon::start(&[])?;
+    let (_dir, _server, mut daemon) = published()?;
     let target = daemon.target("t");
-    daemon.publish("t", view(&server.url("r.git")))?;
     let status = daemon.stop()?;
     ensure!(status.success() && !is_mounted(&target)? && mounts_below(&daemon.state())?.is_empty(), "{status}");
     ensure!(!daemon.socket().exists());
@@ -106,12 +109,8 @@ fn a_graceful_stop_without_a_holder_unmounts_everything() -> Result<()> {
 
 #[test]
 fn what_was_unmounted_while_no_daemon_ran_is_forgotten() -> Result<()> {
-    let dir = scratch::dir()?;
-    fixtures::small(&dir.path().join("r.git"), &[("a", "one\n")])?;
-    let server = HttpServer::plain(dir.path())?;
-    let mut daemon = Daemon::start(&[])?;
+    let (_dir, server, mut daemon) = published()?;
     let target = daemon.target("t");
-    daemon.publish("t", view(&server.url("r.git")))?;
     daemon.kill()?;
     // As after another boot: nothing is mounted.
     for mount in mounts_below(&daemon.state())?.iter().chain([&target]) {

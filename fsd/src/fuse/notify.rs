@@ -94,12 +94,7 @@ impl Notifier {
         if all.is_empty() || self.through.get().is_some_and(|through| through(&all)) {
             return;
         }
-        let mut rest = &all[..];
-        while let Some((length, _)) = rest.split_first_chunk() {
-            let (message, after) = rest.split_at(u32::from_ne_bytes(*length) as usize);
-            self.write(message);
-            rest = after;
-        }
+        split_notifications(&all).into_iter().flatten().for_each(|message| self.write(message));
     }
 
     fn send(&self, code: i32, parts: &[&[u8]]) {
@@ -126,6 +121,21 @@ fn message(code: i32, parts: &[&[u8]]) -> Vec<u8> {
         message.extend_from_slice(part);
     }
     message
+}
+
+/// Notifications of changes one by one; `None` when there is anything else in `messages`.
+pub(crate) fn split_notifications(mut messages: &[u8]) -> Option<Vec<&[u8]>> {
+    let mut all = Vec::new();
+    while !messages.is_empty() {
+        let header = messages.get(..HEADER)?;
+        let word = |at: usize| header[at..at + 4].try_into().ok();
+        let (length, code) = (u32::from_ne_bytes(word(0)?) as usize, i32::from_ne_bytes(word(4)?));
+        let notifies = header[8..] == [0; 8] && [FUSE_NOTIFY_INVAL_INODE, FUSE_NOTIFY_INVAL_ENTRY].contains(&code);
+        let (message, rest) = messages.split_at_checked(length).filter(|_| notifies && length >= HEADER)?;
+        all.push(message);
+        messages = rest;
+    }
+    Some(all)
 }
 
 impl PageCache for Notifier {

@@ -31,6 +31,7 @@ use nix::unistd::Uid;
 use super::client::Holder;
 use super::message::{self, Answer, LONGEST, LONGEST_ID, LONGEST_INIT, Request};
 use super::{Error, Result};
+use crate::fuse::split_notifications;
 use crate::sys;
 
 /// Descriptors kept at most.
@@ -44,10 +45,6 @@ const BACKLOG: i32 = 64;
 const MOST_TELLERS: usize = 256;
 /// They need next to nothing.
 const STACK: usize = 64 << 10;
-/// `struct fuse_out_header` and codes of linux/fuse.h.
-const HEADER: usize = 16;
-const FUSE_NOTIFY_INVAL_INODE: i32 = 2;
-const FUSE_NOTIFY_INVAL_ENTRY: i32 = 3;
 
 struct Kept {
     init: Vec<u8>,
@@ -196,31 +193,18 @@ fn answer(connection: OwnedFd, kept: &mut BTreeMap<String, Kept>, tellers: &Arc<
             kept.remove(&id);
             (Answer::Done, None)
         }
-        (Ok(Request::Notify { id, messages }), _) => match (kept.get(&id).map(|kept| kept.device.try_clone()), split(&messages)) {
-            (None, _) => refused(format!("{id} is not kept")),
-            (_, None) => refused("these are no notifications".into()),
-            (Some(Err(error)), _) => refused(error.to_string()),
-            (Some(Ok(device)), Some(_)) => return tell(connection, device, messages, tellers),
-        },
+        (Ok(Request::Notify { id, messages }), _) => {
+            match (kept.get(&id).map(|kept| kept.device.try_clone()), split_notifications(&messages)) {
+                (None, _) => refused(format!("{id} is not kept")),
+                (_, None) => refused("these are no notifications".into()),
+                (Some(Err(error)), _) => refused(error.to_string()),
+                (Some(Ok(device)), Some(_)) => return tell(connection, device, messages, tellers),
+            }
+        }
     };
     // Who does not read his answers is not waited for.
     message::send(connection.as_fd(), &answer, device, MsgFlags::MSG_DONTWAIT).ok()?;
     Some(connection)
-}
-
-/// The notifications one by one; `None` when there is anything else.
-fn split(mut messages: &[u8]) -> Option<Vec<&[u8]>> {
-    let mut all = Vec::new();
-    while !messages.is_empty() {
-        let header = messages.get(..HEADER)?;
-        let word = |at: usize| header[at..at + 4].try_into().ok();
-        let (length, code) = (u32::from_ne_bytes(word(0)?) as usize, i32::from_ne_bytes(word(4)?));
-        let notifies = header[8..] == [0; 8] && [FUSE_NOTIFY_INVAL_INODE, FUSE_NOTIFY_INVAL_ENTRY].contains(&code);
-        let (message, rest) = messages.split_at_checked(length).filter(|_| notifies && length >= HEADER)?;
-        all.push(message);
-        messages = rest;
-    }
-    Some(all)
 }
 
 /// Tells the kernel in a thread of its own, which then answers and ends the connection; gives that back when there is none to be had.
@@ -235,7 +219,7 @@ fn tell(connection: OwnedFd, device: OwnedFd, messages: Vec<u8>, tellers: &Arc<A
     }
     let ends = Arc::clone(tellers);
     let run = move || {
-        for message in split(&messages).into_iter().flatten() {
+        for message in split_notifications(&messages).into_iter().flatten() {
             // That the kernel does not know the entry, or that the mount is gone, is as good as told.
             let _ = nix::unistd::write(&device, message);
         }
