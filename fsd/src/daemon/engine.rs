@@ -157,6 +157,11 @@ impl Engine {
         self.context.upkeep.bytes()
     }
 
+    /// Bytes that the store may take, when it has a limit.
+    pub fn store_limit(&self) -> Option<u64> {
+        self.context.upkeep.limit()
+    }
+
     /// All metrics, as Prometheus reads them.
     ///
     /// # Errors

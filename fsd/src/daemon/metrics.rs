@@ -108,6 +108,8 @@ impl Collector for Views {
             values.iter().try_for_each(|(labels, value)| ConstGauge::new(*value).encode(family.encode_family(labels)?))
         };
         gauge("gitmount_store_bytes", "The store on disk, when it was looked at last", vec![(vec![], engine.store_bytes() as f64)])?;
+        let limit = engine.store_limit().map(|limit| (vec![], limit as f64));
+        gauge("gitmount_store_limit_bytes", "What the store may take", limit.into_iter().collect())?;
         gauge("gitmount_view_abnormal", "1 after a stale publish or a failed fetch, until one works", each(&views, abnormal))?;
         gauge("gitmount_view_since_success_seconds", "Time since the start of the last fetch that worked", each_known(&views, since))?;
         let commits = views.iter().filter_map(|view| {

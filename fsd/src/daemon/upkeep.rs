@@ -27,6 +27,11 @@ impl Upkeep {
         Upkeep { store, limit, stop: AtomicBool::new(false), bytes: AtomicU64::new(0), said: Mutex::default() }
     }
 
+    /// Bytes that the store may take.
+    pub fn limit(&self) -> Option<u64> {
+        self.limit
+    }
+
     /// After a fetch of `repository` with news.
     pub fn after_news(&self, repository: &Repository) {
         match maintenance::maintain(repository, &self.stop) {
