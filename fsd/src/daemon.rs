@@ -3,7 +3,7 @@
 //! Both:
 //! - [`policy`]: how often to pull, and what to do when the host does not answer.
 //! - [`schedule`]: when fetches are due; time and randomness are passed in.
-//! - [`health`]: what is known of the fetches so far; [`mount_table`]: what is mounted.
+//! - [`health`]: what is known of the fetches so far.
 //!
 //! One mount, `gitmount mount`:
 //! - [`upstream`]: where commits come from: a repository at a host, or one on the local disk.
@@ -29,7 +29,6 @@ pub mod follow;
 pub mod health;
 mod measure;
 pub mod metrics;
-pub mod mount_table;
 pub mod policy;
 pub mod record;
 pub mod schedule;

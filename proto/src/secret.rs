@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::csi::v1::{NodePublishVolumeRequest, NodeStageVolumeRequest};
 use crate::fsd::v1::{Credential, PublishRequest, Ssh, Token, UpdateCredentialRequest, credential};
 
 impl fmt::Debug for Token {
@@ -28,12 +29,15 @@ impl fmt::Debug for Credential {
 
 impl fmt::Debug for PublishRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let PublishRequest { target, view, credential, volume } = self;
+        let PublishRequest { target, view, credential, volume, one_credential, staged, keep_credential } = self;
         f.debug_struct("PublishRequest")
             .field("target", target)
             .field("view", view)
             .field("credential", credential)
             .field("volume", volume)
+            .field("one_credential", one_credential)
+            .field("staged", staged)
+            .field("keep_credential", keep_credential)
             .finish()
     }
 }
@@ -41,6 +45,18 @@ impl fmt::Debug for PublishRequest {
 impl fmt::Debug for UpdateCredentialRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("UpdateCredentialRequest").field("target", &self.target).field("credential", &self.credential).finish()
+    }
+}
+
+impl fmt::Debug for NodeStageVolumeRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NodeStageVolumeRequest({} at {})", self.volume_id, self.staging_target_path)
+    }
+}
+
+impl fmt::Debug for NodePublishVolumeRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NodePublishVolumeRequest({} at {})", self.volume_id, self.target_path)
     }
 }
 
@@ -56,5 +72,9 @@ mod tests {
         let update = UpdateCredentialRequest { credential: Some(credential), ..Default::default() };
         let shown = format!("{request:?} {update:?} {:?}", Ssh { private_key: "s3cret".into(), known_hosts: String::new() });
         assert!(!shown.contains("s3cret") && shown.contains("token"), "{shown}");
+        let secrets: std::collections::HashMap<_, _> = [("token".to_owned(), "s3cret".to_owned())].into();
+        let stage = NodeStageVolumeRequest { secrets: secrets.clone(), ..Default::default() };
+        let shown = format!("{stage:?} {:?}", NodePublishVolumeRequest { secrets, ..Default::default() });
+        assert!(!shown.contains("s3cret"), "{shown}");
     }
 }

@@ -247,8 +247,12 @@ impl Client {
 
     /// Publishes for a volume called `v` in the namespace `n`.
     pub fn publish(&mut self, target: &Path, view: proto::ViewSpec, credential: Option<proto::Credential>) -> Result<proto::Published> {
-        let volume = Some(proto::Volume { name: "v".into(), namespace: "n".into() });
-        let request = proto::PublishRequest { target: bytes(target), view: Some(view), credential, volume };
+        let volume = Some(proto::Volume { name: "v".into(), namespace: "n".into(), ..Default::default() });
+        self.publish_with(proto::PublishRequest { target: bytes(target), view: Some(view), credential, volume, ..Default::default() })
+    }
+
+    /// Any publish.
+    pub fn publish_with(&mut self, request: proto::PublishRequest) -> Result<proto::Published> {
         match self.runtime.block_on(self.inner.publish(request))?.into_inner().outcome {
             Some(proto::publish_response::Outcome::Published(published)) => Ok(published),
             Some(proto::publish_response::Outcome::Failure(failure)) => Err(refused(failure)),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::exit::{CliError, Result, cause};
 use crate::control::runtime::RuntimeDir;
-use crate::daemon::mount_table;
+use gitmount_proto::mount_table;
 
 /// What `/proc/self/mountinfo` calls our mounts when fusermount3 made them, and when root did it directly.
 const FS_TYPES: [&[u8]; 2] = [b"fuse.gitmount", b"fuse"];

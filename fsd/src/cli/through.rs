@@ -98,7 +98,7 @@ pub fn mount(args: &MountArgs, socket: &Path) -> Result<()> {
             target: target.as_os_str().as_encoded_bytes().to_vec(),
             view: Some(view.clone()),
             credential: Some(credential),
-            volume: None,
+            ..Default::default()
         };
         let published = client.publish(request);
         bar.finish();

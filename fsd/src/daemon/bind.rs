@@ -4,12 +4,11 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use gitmount_proto::mount_table;
 use gitmount_store::error::Result;
 use gitmount_store::{Fault, StoreError};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-
-use super::mount_table;
 
 /// What the kernel's table calls mounts of ours.
 const KINDS: [&[u8]; 2] = [b"fuse.gitmount", b"fuse"];

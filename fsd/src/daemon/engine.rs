@@ -33,6 +33,7 @@ mod create;
 mod operations;
 mod publish;
 mod restart;
+mod volume;
 
 /// How a daemon runs.
 #[derive(Debug, Clone)]

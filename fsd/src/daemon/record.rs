@@ -50,9 +50,22 @@ pub struct Target {
     /// Whether the bind mount is there; written without it first, so that a crash in between leaves no mount that nobody knows of.
     pub bound: bool,
     /// For whom.
-    pub name: String,
-    /// And where that is.
-    pub namespace: String,
+    #[serde(flatten)]
+    volume: Volume,
+}
+
+/// For whom a target is; what an older release did not write down is empty.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Volume {
+    name: String,
+    namespace: String,
+    pod: String,
+    pod_uid: String,
+    spec_name: String,
+    claim: String,
+    claim_uid: String,
+    staged_only: bool,
 }
 
 /// Bytes that are mostly text: text where they are UTF-8.
@@ -116,8 +129,9 @@ impl View {
 impl Target {
     /// A target that is not bound yet.
     pub fn new(path: &Path, made: bool, volume: proto::Volume) -> Self {
-        let proto::Volume { name, namespace } = volume;
-        Target { path: Bytes::new(path.as_os_str().as_bytes().to_vec()), made, bound: false, name, namespace }
+        let proto::Volume { name, namespace, pod, pod_uid, spec_name, claim, claim_uid, staged_only } = volume;
+        let volume = Volume { name, namespace, pod, pod_uid, spec_name, claim, claim_uid, staged_only };
+        Target { path: Bytes::new(path.as_os_str().as_bytes().to_vec()), made, bound: false, volume }
     }
 
     /// The directory, absolute.
@@ -127,7 +141,13 @@ impl Target {
 
     /// For whom.
     pub fn volume(&self) -> proto::Volume {
-        proto::Volume { name: self.name.clone(), namespace: self.namespace.clone() }
+        let Volume { name, namespace, pod, pod_uid, spec_name, claim, claim_uid, staged_only } = self.volume.clone();
+        proto::Volume { name, namespace, pod, pod_uid, spec_name, claim, claim_uid, staged_only }
+    }
+
+    /// Whether it is one of the volume with this handle.
+    pub fn is_of(&self, handle: &str) -> bool {
+        !handle.is_empty() && self.volume.name == handle
     }
 }
 
@@ -139,7 +159,7 @@ pub(super) mod tests {
     pub(in crate::daemon) fn example() -> Record {
         let view = proto::ViewSpec { url: "https://example.com/a.git".into(), path: b"a\xff".to_vec(), ..Default::default() };
         let mut record = Record::new("id", view, true, "0123".into());
-        record.targets.push(Target::new(Path::new("/mnt/a"), true, proto::Volume { name: "v".into(), namespace: "n".into() }));
+        record.targets.push(Target::new(Path::new("/mnt/a"), true, proto::Volume { name: "v".into(), namespace: "n".into(), ..Default::default() }));
         record
     }
 

@@ -18,7 +18,7 @@ use super::context::Context;
 use super::credential::{Credential, Fingerprint};
 use super::events::{Kind, Ring, now};
 use super::fetches::{Answer, Follows, Membership, Origin};
-use super::health::{Health, State};
+use super::health::{Health, State, millis};
 use super::record::{Record, Target};
 use super::schedule::groups::Demand;
 use super::spec::Spec;
@@ -176,7 +176,8 @@ impl Shown {
     pub fn write(&self) -> Result<()> {
         // In the order of the changes: the last one to write has seen all of them.
         let _writing = lock(&self.writing);
-        let private = lock(&self.access).credentials.values().any(|credential| !credential.is_nothing());
+        // Who waits for a credential after a restart had one.
+        let private = self.is_waiting() || lock(&self.access).credentials.values().any(|credential| !credential.is_nothing());
         let commit = self.commit().map(|commit| commit.to_string()).unwrap_or_default();
         let mut record = Record::new(&self.id, self.spec.to_proto(), private, commit);
         record.device = self.mount.get().and_then(|mount| mount.device());
@@ -207,6 +208,11 @@ impl Shown {
         }
         access.refused.remove(credential.fingerprint());
         self.act_as(&mut access, credential)
+    }
+
+    /// What a target brought; `None` when it has brought nothing since the daemon's start.
+    pub(super) fn credential_of(&self, target: &Path) -> Option<Credential> {
+        lock(&self.access).credentials.get(target).cloned()
     }
 
     /// Fetches as somebody who is no target's yet.
@@ -382,6 +388,8 @@ impl Shown {
             targets: targets.iter().map(|target| target.path().into_os_string().into_encoded_bytes()).collect(),
             volumes: targets.iter().map(Target::volume).collect(),
             commit: self.commit().map(|commit| commit.to_string()).unwrap_or_default(),
+            last_demand_ms: lock(&self.last_demand).map(millis),
+            last_success_ms: lock(&self.health).last_success.map(millis),
         }
     }
 

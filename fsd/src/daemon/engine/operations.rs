@@ -156,5 +156,6 @@ fn status(view: &Shown) -> proto::View {
         pull: view.spec.pull.to_string(),
         last_demand_ms: lock(&view.last_demand).map(millis),
         notices: lock(&view.notices).clone(),
+        demanded_pulls: *lock(&view.demanded_pulls),
     }
 }

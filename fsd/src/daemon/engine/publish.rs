@@ -10,6 +10,7 @@ use gitmount_proto::fsd::v1 as proto;
 use gitmount_store::error::Result;
 use gitmount_store::{Fault, StoreError};
 
+use super::volume::Presented;
 use super::{Claim, Engine};
 use crate::daemon::bind::{self, Standing};
 use crate::daemon::credential::Credential;
@@ -22,10 +23,9 @@ use crate::daemon::spec::Spec;
 impl Engine {
     /// Shows a view at a target.
     pub(super) fn publish(&self, request: proto::PublishRequest) -> Result<proto::Published> {
-        let spec = Spec::parse(&request.view.unwrap_or_default(), &self.policy)?;
-        let credential = Credential::parse(request.credential.as_ref(), self.context.state.salt())?;
+        let spec = Spec::parse(request.view.as_ref().unwrap_or(&proto::ViewSpec::default()), &self.policy)?;
         let target = bind::absolute(super::operations::path(&request.target))?;
-        let volume = request.volume.unwrap_or_default();
+        let volume = request.volume.clone().unwrap_or_default();
         let claim = self.claim(&target, false)?;
         if let Some(view) = self.shown_at(&target)? {
             if view.spec != spec {
@@ -34,16 +34,24 @@ impl Engine {
                     format!("target {} shows {} already: unpublish it first, or give another target", target.display(), view.spec),
                 ));
             }
-            self.entrust(&view, &target, &credential);
+            if !request.keep_credential {
+                let credential = Credential::parse(request.credential.as_ref(), self.context.state.salt())?;
+                self.entrust(&view, &target, &credential);
+            }
             return Ok(self.published(&view, true));
         }
+        let presented = self.presented(&request, &spec)?;
         let made = bind::prepare(&target)?;
-        let shown = self.show_at(&claim, Target::new(&target, made, volume), &spec, &credential);
+        let handle = volume.name.clone();
+        let shown = self.show_at(&claim, Target::new(&target, made, volume), &spec, &presented);
         if shown.is_err() && made {
             // It was made above and nothing is mounted on it.
             let _ = std::fs::remove_dir(&target);
         }
         let view = shown?;
+        if let Presented::Rotated(credential) = &presented {
+            self.rotate(&handle, credential);
+        }
         view.tell(Kind::Published, format!("{} is shown at {}", view.spec, target.display()));
         if lock(&view.health).state == State::Stale {
             let error = lock(&view.health).error.clone().unwrap_or_default();
@@ -74,16 +82,24 @@ impl Engine {
     }
 
     /// Shows a view, one that is there already or a new one, at a target where nothing is shown.
-    fn show_at(&self, claim: &Claim<'_>, target: Target, spec: &Spec, credential: &Credential) -> Result<Arc<Shown>> {
+    fn show_at(&self, claim: &Claim<'_>, target: Target, spec: &Spec, presented: &Presented) -> Result<Arc<Shown>> {
         let path = target.path();
         loop {
-            let view = self.find_or_make(claim, spec, credential)?;
+            let (view, credential) = match presented {
+                Presented::Credential(own) | Presented::Rotated(own) => (self.find_or_make(claim, spec, own)?, Some(own)),
+                Presented::Shared(view, theirs) => (Arc::clone(view), theirs.as_ref()),
+            };
             if !view.attach(target.clone()) {
+                if matches!(presented, Presented::Shared(..)) {
+                    return Err(StoreError::new(Fault::Cancelled, "the volume's last target went at this moment: ask again"));
+                }
                 // Its last target went at this moment.
                 continue;
             }
             self.lock().targets.insert(path.clone(), Arc::clone(&view));
-            view.entrust(&path, credential);
+            if let Some(credential) = credential {
+                view.entrust(&path, credential);
+            }
             let bound = (|| {
                 claim.check()?;
                 view.write()?;

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use gitmount_proto::mount_table::{self, Entry};
 use gitmount_store::error::Result;
 use gitmount_store::ids::CommitId;
 use gitmount_store::{Fault, StoreError};
@@ -15,7 +16,6 @@ use super::Engine;
 use crate::daemon::bind;
 use crate::daemon::credential::Credential;
 use crate::daemon::events::Kind;
-use crate::daemon::mount_table::{self, Entry};
 use crate::daemon::policy::Pull;
 use crate::daemon::record::{Record, Target};
 use crate::daemon::shown::{Shown, pinned_by};

@@ -1,0 +1,102 @@
+//! Posts events, one after the other, in the order in which they were told.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::Told;
+use super::aggregate::{Aggregate, Step};
+
+/// What events say they come from.
+const COMPONENT: &str = "git.liken.sh";
+
+/// Tries of one event; while the API server is away events wait in the queue.
+const TRIES: u32 = 5;
+
+/// How long one try may take.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Posts until there is no recorder any more.
+pub(super) async fn run(client: Option<Client>, node: String, mut queue: mpsc::Receiver<Told>) {
+    let mut aggregate = Aggregate::default();
+    while let Some(told) = queue.recv().await {
+        let Told { object, reason, message } = &told;
+        tracing::info!(
+            reason = reason.name(),
+            object = format!("{} {}/{}", object.kind, object.namespace, object.name),
+            "{message}"
+        );
+        let Some(client) = &client else { continue };
+        let mut wait = Duration::from_millis(500);
+        for attempt in 1..=TRIES {
+            let posted = tokio::time::timeout(LIMIT, post(client, &node, &mut aggregate, &told)).await;
+            let error = match posted {
+                Ok(Ok(())) => break,
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "the API server does not answer".to_owned(),
+            };
+            if attempt == TRIES || error.contains("not found") && error.contains("namespaces") {
+                tracing::warn!(error, reason = reason.name(), "an event cannot be posted");
+                break;
+            }
+            tokio::time::sleep(wait).await;
+            wait *= 2;
+        }
+    }
+}
+
+async fn post(client: &Client, node: &str, aggregate: &mut Aggregate, told: &Told) -> kube::Result<()> {
+    let events: Api<Event> = Api::namespaced(client.clone(), &told.object.namespace);
+    let now = Instant::now();
+    if let Step::Count { name, count } = aggregate.step(told, now) {
+        let patch = json!({ "count": count, "lastTimestamp": stamp() });
+        match events.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
+            Ok(_) => {
+                aggregate.posted(told.clone(), name, count, now);
+                return Ok(());
+            }
+            // It has outlived its hour at the API server: a new one takes its place.
+            Err(kube::Error::Api(status)) if status.code == 404 => aggregate.forget(told),
+            Err(error) => return Err(error),
+        }
+    }
+    let created = events.create(&PostParams::default(), &event(node, told)).await?;
+    aggregate.posted(told.clone(), created.metadata.name.unwrap_or_default(), 1, now);
+    Ok(())
+}
+
+fn stamp() -> Time {
+    Time(jiff::Timestamp::now())
+}
+
+fn event(node: &str, told: &Told) -> Event {
+    let Told { object, reason, message } = told;
+    Event {
+        metadata: ObjectMeta {
+            generate_name: Some(format!("{}.", object.name)),
+            namespace: Some(object.namespace.clone()),
+            ..Default::default()
+        },
+        involved_object: ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some(object.kind.into()),
+            name: Some(object.name.clone()),
+            namespace: Some(object.namespace.clone()),
+            uid: Some(object.uid.clone()),
+            ..Default::default()
+        },
+        reason: Some(reason.name().into()),
+        message: Some(message.clone()),
+        type_: Some(reason.kind().into()),
+        source: Some(EventSource { component: Some(COMPONENT.into()), host: Some(node.into()) }),
+        first_timestamp: Some(stamp()),
+        last_timestamp: Some(stamp()),
+        count: Some(1),
+        ..Default::default()
+    }
+}
