@@ -136,10 +136,7 @@ impl Daemon {
     }
 }
 
-async fn limited<T>(
-    limit: Duration,
-    call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
-) -> Result<T, DaemonError> {
+async fn limited<T>(limit: Duration, call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>) -> Result<T, DaemonError> {
     match tokio::time::timeout(limit, call).await {
         Ok(answer) => answer.map(tonic::Response::into_inner).map_err(|status| DaemonError::away(&status)),
         Err(_) => Err(DaemonError::Away(format!("no answer within {} ms", limit.as_millis()))),

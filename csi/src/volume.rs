@@ -190,9 +190,7 @@ fn capability(capability: Option<&VolumeCapability>, form: Form) -> Result<(), R
     let mode = capability.access_mode.as_ref().map(|access| access.mode()).unwrap_or_default();
     let reads = matches!(mode, Mode::MultiNodeReaderOnly | Mode::SingleNodeReaderOnly | Mode::Unknown);
     if form == Form::Claim && !reads {
-        return Err(Refusal::new(
-            "the volume is read-only: set `accessModes: [ReadOnlyMany]` on the PersistentVolume and on the claim",
-        ));
+        return Err(Refusal::new("the volume is read-only: set `accessModes: [ReadOnlyMany]` on the PersistentVolume and on the claim"));
     }
     Ok(())
 }

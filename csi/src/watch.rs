@@ -43,13 +43,7 @@ fn reason(kind: Kind) -> Option<Reason> {
         Kind::FetchRecovered => Some(Reason::FetchRecovered),
         Kind::Notice => Some(Reason::Notice),
         Kind::Replaced => Some(Reason::Replaced),
-        Kind::Unspecified
-        | Kind::Watching
-        | Kind::Published
-        | Kind::Unpublished
-        | Kind::Switched
-        | Kind::Stale
-        | Kind::Credential => None,
+        Kind::Unspecified | Kind::Watching | Kind::Published | Kind::Unpublished | Kind::Switched | Kind::Stale | Kind::Credential => None,
     }
 }
 

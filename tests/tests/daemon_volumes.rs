@@ -128,8 +128,7 @@ fn for_whom_a_target_is_survives_a_restart() -> Result<()> {
         staged_only: true,
     };
     let login = Some(token("user", "first"));
-    let request =
-        proto::PublishRequest { volume: Some(volume.clone()), ..request(&daemon.target("a"), view(&server.url("r.git")), login) };
+    let request = proto::PublishRequest { volume: Some(volume.clone()), ..request(&daemon.target("a"), view(&server.url("r.git")), login) };
     daemon.client()?.publish_with(request)?;
     daemon.kill()?;
     daemon.restart()?;

@@ -26,11 +26,7 @@ pub(super) async fn run(client: Option<Client>, node: String, mut queue: mpsc::R
     let mut aggregate = Aggregate::default();
     while let Some(told) = queue.recv().await {
         let Told { object, reason, message } = &told;
-        tracing::info!(
-            reason = reason.name(),
-            object = format!("{} {}/{}", object.kind, object.namespace, object.name),
-            "{message}"
-        );
+        tracing::info!(reason = reason.name(), object = format!("{} {}/{}", object.kind, object.namespace, object.name), "{message}");
         let Some(client) = &client else { continue };
         let mut wait = Duration::from_millis(500);
         for attempt in 1..=TRIES {

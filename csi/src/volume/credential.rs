@@ -31,23 +31,28 @@ pub fn parse(secrets: &HashMap<String, String>, url: &str) -> Result<Option<fsd:
     let private_key = ["ssh-privatekey", "identity"].iter().find_map(|key| secrets.get(*key).filter(|value| !value.trim().is_empty()));
     let password = text("token").or_else(|| text("password"));
     let ca_crt = secrets.get("ca.crt").cloned().unwrap_or_default();
-    let ssh = private_key.map(|key| {
-        Kind::Ssh(fsd::Ssh { private_key: key.clone(), known_hosts: secrets.get("known_hosts").cloned().unwrap_or_default() })
-    });
-    let token = password.map(|password| {
-        Kind::Token(fsd::Token { username: text("username").unwrap_or_default().to_owned(), token: password.to_owned() })
-    });
+    let ssh = private_key
+        .map(|key| Kind::Ssh(fsd::Ssh { private_key: key.clone(), known_hosts: secrets.get("known_hosts").cloned().unwrap_or_default() }));
+    let token = password
+        .map(|password| Kind::Token(fsd::Token { username: text("username").unwrap_or_default().to_owned(), token: password.to_owned() }));
     let kind = match (way(url), ssh, token) {
         (Way::Ssh, Some(ssh), _) => Some(ssh),
         (Way::Http, _, Some(token)) => Some(token),
         (Way::Other, ssh, token) if ssh.is_some() || token.is_some() => {
-            return Err(Refusal(format!("the Secret has a credential, which {} cannot present: give an https:// or ssh:// URL, or no Secret", scheme(url))));
+            return Err(Refusal(format!(
+                "the Secret has a credential, which {} cannot present: give an https:// or ssh:// URL, or no Secret",
+                scheme(url)
+            )));
         }
         (Way::Ssh, None, Some(_)) => {
-            return Err(Refusal("the Secret has a token, but the URL is fetched by SSH: give the key \"ssh-privatekey\", or an https:// URL".into()));
+            return Err(Refusal(
+                "the Secret has a token, but the URL is fetched by SSH: give the key \"ssh-privatekey\", or an https:// URL".into(),
+            ));
         }
         (Way::Http, Some(_), None) => {
-            return Err(Refusal("the Secret has an SSH key, but the URL is fetched by HTTPS: give the key \"token\", or an ssh:// URL".into()));
+            return Err(Refusal(
+                "the Secret has an SSH key, but the URL is fetched by HTTPS: give the key \"token\", or an ssh:// URL".into(),
+            ));
         }
         _ if !ca_crt.trim().is_empty() => None,
         _ => return Err(Refusal(no_use(secrets))),
@@ -105,10 +110,10 @@ mod tests {
         assert_eq!(token(&[("username", "u"), ("token", "t"), ("ssh-privatekey", "k")]).token, "t", "by the URL, when it has both");
         for key in ["ssh-privatekey", "identity"] {
             let credential = given(&[(key, "k\n"), ("known_hosts", "h")], "ssh://git@example.com/a.git").unwrap().unwrap();
-            assert_eq!(credential.kind, Some(Kind::Ssh(fsd::Ssh { private_key: "k\n".into(), known_hosts: "h".into() })));
+            assert!(credential.kind == Some(Kind::Ssh(fsd::Ssh { private_key: "k\n".into(), known_hosts: "h".into() })));
         }
         let credential = given(&[("ca.crt", "c")], HTTPS).unwrap().unwrap();
-        assert_eq!((credential.kind, credential.ca_crt.as_str()), (None, "c"), "a private CA alone is enough for a public repository");
+        assert!(credential.kind.is_none() && credential.ca_crt == "c", "a private CA alone is enough for a public repository");
     }
 
     #[test]

@@ -75,10 +75,7 @@ fn a_pod_must_ask_for_read_only() {
 #[test]
 fn a_capability_that_is_none_of_a_tree_is_refused() {
     let with = |access_type, mode: Mode| NodePublishVolumeRequest {
-        volume_capability: Some(VolumeCapability {
-            access_type: Some(access_type),
-            access_mode: Some(AccessMode { mode: mode.into() }),
-        }),
+        volume_capability: Some(VolumeCapability { access_type: Some(access_type), access_mode: Some(AccessMode { mode: mode.into() }) }),
         ..request(&[URL])
     };
     let mount = |flags: &[&str]| {

@@ -159,7 +159,11 @@ pub(super) mod tests {
     pub(in crate::daemon) fn example() -> Record {
         let view = proto::ViewSpec { url: "https://example.com/a.git".into(), path: b"a\xff".to_vec(), ..Default::default() };
         let mut record = Record::new("id", view, true, "0123".into());
-        record.targets.push(Target::new(Path::new("/mnt/a"), true, proto::Volume { name: "v".into(), namespace: "n".into(), ..Default::default() }));
+        record.targets.push(Target::new(
+            Path::new("/mnt/a"),
+            true,
+            proto::Volume { name: "v".into(), namespace: "n".into(), ..Default::default() },
+        ));
         record
     }
 

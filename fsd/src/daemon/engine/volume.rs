@@ -94,8 +94,7 @@ impl Engine {
         // For a commit that is there the host would not be asked.
         let asked = if matches!(spec.reference, RefSpec::Commit(_)) { RefSpec::Head } else { spec.reference.clone() };
         let repository = self.context.store.repository(&spec.url)?;
-        let mut fetched =
-            repository.fetch_many(&[asked], spec.depth, credential.auth(), &NoProgress, &Arc::new(AtomicBool::new(false)))?;
+        let mut fetched = repository.fetch_many(&[asked], spec.depth, credential.auth(), &NoProgress, &Arc::new(AtomicBool::new(false)))?;
         fetched.pop().map_or(Ok(()), |one| one.map(drop))
     }
 }
