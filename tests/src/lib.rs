@@ -11,7 +11,9 @@
 //! - [`torture`]: readers that check that they see one commit at a time.
 //! - [`daemon`]: a `gitmount daemon` of a test's own, and a client of its socket.
 //! - [`compare`]: a directory against what git says of a commit.
+//! - [`cluster`]: a real Kubernetes with two nodes.
 
+pub mod cluster;
 pub mod compare;
 pub mod daemon;
 pub mod fixtures;

@@ -18,7 +18,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
-pub use binary::gitmount;
+pub use binary::{gitmount, gitmount_csi};
 pub use status::{Requests, Status, since};
 
 use crate::run::{self, Finished, run_with, wait_for};

@@ -1,4 +1,4 @@
-//! Where the `gitmount` program is: named by `GITMOUNT_BIN`, or beside the tests in cargo's target directory, built if need be.
+//! Where the programs under test are: `gitmount` named by `GITMOUNT_BIN`, or each beside the tests in cargo's target directory, built if need be.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,29 +16,48 @@ use crate::scratch;
 /// When there is none and it cannot be built.
 pub fn gitmount() -> Result<PathBuf> {
     static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let found = FOUND.get_or_init(|| find().map_err(|e| format!("{e:#}")));
+    let found = FOUND.get_or_init(|| named_or_built().map_err(|e| format!("{e:#}")));
     found.clone().map_err(|e| anyhow::anyhow!("there is no gitmount to test: {e}"))
 }
 
-fn find() -> Result<PathBuf> {
+/// The driver's program.
+///
+/// # Errors
+/// When it cannot be built.
+pub fn gitmount_csi() -> Result<PathBuf> {
+    static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let found = FOUND.get_or_init(|| built("gitmount-csi", &["csi", "proto"]).map_err(|e| format!("{e:#}")));
+    found.clone().map_err(|e| anyhow::anyhow!("there is no gitmount-csi to test: {e}"))
+}
+
+fn named_or_built() -> Result<PathBuf> {
     if let Some(named) = std::env::var_os("GITMOUNT_BIN") {
         let path = PathBuf::from(named);
         ensure!(path.is_file(), "GITMOUNT_BIN names {}, which is no file", path.display());
         return Ok(fs::canonicalize(path)?);
     }
-    let program = scratch::profile_dir()?.join("gitmount");
+    built("gitmount", &["fsd"])
+}
+
+/// The program `name`, whose sources are in these folders.
+fn built(name: &str, sources: &[&str]) -> Result<PathBuf> {
+    let program = scratch::profile_dir()?.join(name);
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the crate lies in the workspace")?;
     let _lock = scratch::exclusive("build")?;
-    if is_older_than_sources(&program, &root.join("fsd"))? {
+    let mut stale = false;
+    for folder in sources {
+        stale |= is_older_than_sources(&program, &root.join(folder))?;
+    }
+    if stale {
         // `cargo test -p gitmount-tests` does not build the programs of other packages. `--workspace` keeps the dependencies' features,
         // and so their one build, as they are for the tests.
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut build = Command::new(cargo);
-        build.current_dir(root).args(["build", "--quiet", "--workspace", "--bin", "gitmount"]);
+        build.current_dir(root).args(["build", "--quiet", "--workspace", "--bin", name]);
         build.arg("--target-dir").arg(scratch::target_dir()?);
-        ensure!(build.status()?.success(), "`cargo build --workspace --bin gitmount` failed");
+        ensure!(build.status()?.success(), "`cargo build --workspace --bin {name}` failed");
     }
-    ensure!(program.is_file(), "{} is missing: run `cargo build --workspace --bin gitmount`", program.display());
+    ensure!(program.is_file(), "{} is missing: run `cargo build --workspace --bin {name}`", program.display());
     Ok(program)
 }
 

@@ -1,0 +1,112 @@
+//! The driver as people install it: the chart in `deploy/chart`, rendered by the real helm, with the programs under test.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use super::build::Component;
+use super::image::{self, Image};
+use super::process::until;
+use super::{Cluster, Event};
+use crate::run::{command, run};
+use crate::scratch;
+
+/// The namespace that the driver is in.
+pub const NAMESPACE: &str = "gitmount-system";
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// A driver that is deployed; nobody else deploys another one on this cluster meanwhile. It stays when this is dropped, so that the next
+/// test need not start it.
+#[derive(Debug)]
+pub struct Driver<'a> {
+    cluster: &'a Cluster,
+    manifest: String,
+    _lock: scratch::Lock,
+}
+
+impl Cluster {
+    /// Deploys the driver, or changes the one that is there, and waits until it runs on every node. `values` are the chart's, as
+    /// `helm --set` takes them.
+    pub fn deploy_driver(&self, values: &[&str]) -> Result<Driver<'_>> {
+        let lock = scratch::exclusive(&format!("cluster{}-driver", self.layout.network().slot()))?;
+        let mut driver = Driver { cluster: self, manifest: String::new(), _lock: lock };
+        driver.update(&image::gitmount()?, values)?;
+        Ok(driver)
+    }
+
+    /// What helm makes of the chart with these values.
+    pub fn render_chart(&self, image: &Image, values: &[&str]) -> Result<String> {
+        let chart = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the crate lies in the workspace")?.join("deploy/chart");
+        let (repository, tag) = image.name().split_once(':').context("the name of an image has a tag")?;
+        let mut helm = command(helm()?);
+        helm.args(["template", "gitmount"]).arg(&chart).args(["--namespace", NAMESPACE, "--include-crds"]);
+        helm.env("HOME", self.dir());
+        let own = [format!("image.repository={repository}"), format!("image.tag={tag}"), "image.pullPolicy=Never".into()];
+        for value in own.iter().map(String::as_str).chain(values.iter().copied()) {
+            helm.args(["--set", value]);
+        }
+        Ok(run(&mut helm)?.success()?.out())
+    }
+
+    /// Waits until the pods of a DaemonSet are Ready on every node, and, unless they are replaced by hand only, of its newest form.
+    ///
+    /// # Errors
+    /// After `deadline`, with the pods of the namespace and their events.
+    pub fn wait_daemonset(&self, namespace: &str, name: &str, deadline: Duration) -> Result<()> {
+        let ready = until(&format!("the readiness of the DaemonSet {namespace}/{name}"), deadline, None, || {
+            let set = self.kubectl.json(&["get", "daemonset", name, "-n", namespace])?;
+            let status = &set["status"];
+            let number = |field: &str| status[field].as_u64().unwrap_or(0);
+            let wanted = number("desiredNumberScheduled");
+            let newest = set["spec"]["updateStrategy"]["type"] == "OnDelete" || number("updatedNumberScheduled") == wanted;
+            let seen = status["observedGeneration"] == set["metadata"]["generation"];
+            Ok((seen && newest && wanted > 0 && number("numberReady") == wanted).then_some(()))
+        });
+        ready.map_err(|error| {
+            let pods = self.kubectl.out(&["get", "pods", "-n", namespace, "-o", "wide"]).unwrap_or_default();
+            let events = self.kubectl.json(&["get", "events", "-n", namespace]).unwrap_or_default();
+            let events: Vec<Event> = events["items"].as_array().into_iter().flatten().map(Event::from).collect();
+            anyhow::anyhow!("{error:#}; its namespace has the pods\n{pods}and the events {events:#?}")
+        })
+    }
+}
+
+impl Driver<'_> {
+    /// Changes the image and the values, as an upgrade does.
+    pub fn update(&mut self, image: &Image, values: &[&str]) -> Result<()> {
+        self.cluster.load_image(image)?;
+        self.manifest = self.cluster.render_chart(image, values)?;
+        let labels = json!({"pod-security.kubernetes.io/enforce": "privileged"});
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}});
+        self.cluster.kubectl.apply_object(&namespace)?;
+        self.cluster.kubectl.apply(&self.manifest)?;
+        for set in ["gitmount-hold", "gitmount-node"] {
+            self.cluster.wait_daemonset(NAMESPACE, set, DEADLINE)?;
+        }
+        Ok(())
+    }
+
+    /// The name of its pod on a node (`node1`); `part` is `node` or `hold`.
+    pub fn pod(&self, part: &str, node: &str) -> Result<String> {
+        let selector = format!("spec.nodeName={node}");
+        let pods = self.cluster.kubectl.json(&["get", "pods", "-n", NAMESPACE, "--field-selector", &selector])?;
+        let prefix = format!("gitmount-{part}-");
+        let names = pods["items"].as_array().into_iter().flatten().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+        let found = names.filter_map(|pod| pod["metadata"]["name"].as_str()).find(|name| name.starts_with(&prefix));
+        Ok(found.with_context(|| format!("{node} has no pod {prefix}…"))?.to_owned())
+    }
+
+    /// Takes it away, with its namespace.
+    pub fn remove(self) -> Result<()> {
+        let mut delete = self.cluster.kubectl.command(&["delete", "--ignore-not-found", "--timeout=100s", "-f", "-"]);
+        crate::run::run_with(&mut delete, self.manifest.as_bytes(), DEADLINE)?.success()?;
+        self.cluster.kubectl.delete(&["namespace", NAMESPACE])
+    }
+}
+
+/// The built helm.
+pub fn helm() -> Result<PathBuf> {
+    Ok(Component::Helm.programs()?.join("helm"))
+}
