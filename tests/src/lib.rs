@@ -10,11 +10,13 @@
 //! - [`mount`]: the `gitmount` command, run for an account of the test's own.
 //! - [`torture`]: readers that check that they see one commit at a time.
 //! - [`daemon`]: a `gitmount daemon` of a test's own, and a client of its socket.
+//! - [`csi`]: a `gitmount-csi` of a test's own, called as a kubelet calls it.
 //! - [`compare`]: a directory against what git says of a commit.
 //! - [`cluster`]: a real Kubernetes with two nodes.
 
 pub mod cluster;
 pub mod compare;
+pub mod csi;
 pub mod daemon;
 pub mod fixtures;
 pub mod git;
