@@ -5,16 +5,27 @@ SECONDS ?= 60
 # Test files with a long form: each looks at GITMOUNT_TORTURE.
 TORTURE ?= torture torture_kills store switch_alive model kernel_free
 
-.PHONY: help test torture lint fmt fuzz bench
+.PHONY: help test torture cluster cluster-down cluster-build lint fmt fuzz bench
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 test: ## all tests; needs root, /dev/fuse and the packages that README.md names
 	cargo test --locked --workspace --no-fail-fast
 
 torture: ## the long form of the tests that have one (switches, kills, models); takes an hour
 	GITMOUNT_TORTURE=1 cargo test --locked --workspace --no-fail-fast $(foreach test,$(TORTURE),--test $(test)) -- --nocapture
+
+CLUSTER = cargo run --locked --quiet --workspace --bin gitmount-cluster --
+
+cluster: ## the Kubernetes of the end-to-end tests: bring it up, or say where it is
+	$(CLUSTER) up
+
+cluster-down: ## end it
+	$(CLUSTER) down
+
+cluster-build: ## build its programs, which takes ten minutes and is done once
+	$(CLUSTER) build
 
 lint: ## formatting, clippy, rustdoc, licences, file length, layering
 	.ci/lint

@@ -9,6 +9,7 @@ pub mod build;
 mod cgroup;
 mod control;
 mod driver;
+mod forge;
 mod go;
 pub mod image;
 mod kubectl;
@@ -28,6 +29,7 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::mount::MntFlags;
 
 pub use driver::{Driver, NAMESPACE, helm};
+pub use forge::{Forge, User};
 pub use kubectl::{Event, Kubectl, condition};
 pub use namespace::Namespace;
 pub use node::Node;

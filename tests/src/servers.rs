@@ -33,11 +33,16 @@ pub(crate) struct Process {
 impl Process {
     /// Starts a server by `command(port)` and waits until it takes connections. Another process may take the free port first, so
     /// this tries a few.
-    pub(crate) fn listening(mut command: impl FnMut(u16) -> Result<Command>) -> Result<(Self, u16)> {
+    pub(crate) fn listening(command: impl FnMut(u16) -> Result<Command>) -> Result<(Self, u16)> {
+        Self::listening_at(Ipv4Addr::LOCALHOST, command)
+    }
+
+    /// The same for a server on another address of this machine.
+    pub(crate) fn listening_at(host: Ipv4Addr, mut command: impl FnMut(u16) -> Result<Command>) -> Result<(Self, u16)> {
         for _ in 0..5 {
-            let port = free_port()?;
+            let port = TcpListener::bind((host, 0))?.local_addr()?.port();
             let mut process = Process { child: run::start(&mut command(port)?)? };
-            if process.answers(port)? {
+            if process.answers(host, port)? {
                 return Ok((process, port));
             }
         }
@@ -49,13 +54,13 @@ impl Process {
         Ok(Process { child: run::start(command)? })
     }
 
-    fn answers(&mut self, port: u16) -> Result<bool> {
+    fn answers(&mut self, host: Ipv4Addr, port: u16) -> Result<bool> {
         let started = Instant::now();
         while started.elapsed() < Duration::from_secs(20) {
             if self.child.try_wait().context("a server cannot be waited for")?.is_some() {
                 return Ok(false);
             }
-            if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            if TcpStream::connect((host, port)).is_ok() {
                 return Ok(true);
             }
             std::thread::sleep(Duration::from_millis(5));

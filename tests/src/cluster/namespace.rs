@@ -1,33 +1,49 @@
 //! A namespace of a test's own.
 
 use anyhow::Result;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{Cluster, pki};
+use crate::scratch;
 
 /// A namespace that is deleted, with everything in it, when this is dropped.
+///
+/// Tests run side by side on the cluster. One that disturbs the others, by ending a kubelet or the driver, has the cluster to itself:
+/// it makes its first namespace by [`Namespace::alone`].
 #[derive(Debug)]
 pub struct Namespace {
     cluster: &'static Cluster,
     name: String,
+    _lock: Option<scratch::Lock>,
 }
 
 impl Namespace {
     /// One whose name begins with `prefix`, in which every pod is allowed.
     pub fn new(cluster: &'static Cluster, prefix: &str) -> Result<Self> {
-        Self::labelled(cluster, prefix, &json!({"pod-security.kubernetes.io/enforce": "privileged"}))
+        Self::make(cluster, prefix, "privileged", Some(scratch::shared(&lock(cluster))?))
     }
 
     /// One in which pods must be restricted.
     pub fn restricted(cluster: &'static Cluster, prefix: &str) -> Result<Self> {
-        Self::labelled(cluster, prefix, &json!({"pod-security.kubernetes.io/enforce": "restricted"}))
+        Self::make(cluster, prefix, "restricted", Some(scratch::shared(&lock(cluster))?))
     }
 
-    fn labelled(cluster: &'static Cluster, prefix: &str, labels: &Value) -> Result<Self> {
+    /// One of a test that has the cluster to itself, until this is dropped.
+    pub fn alone(cluster: &'static Cluster, prefix: &str) -> Result<Self> {
+        Self::make(cluster, prefix, "privileged", Some(scratch::exclusive(&lock(cluster))?))
+    }
+
+    /// Another one of the same test, to be dropped before this.
+    pub fn another(&self, prefix: &str) -> Result<Self> {
+        Self::make(self.cluster, prefix, "privileged", None)
+    }
+
+    fn make(cluster: &'static Cluster, prefix: &str, security: &str, lock: Option<scratch::Lock>) -> Result<Self> {
         let name = format!("{prefix}-{}", &pki::random()?[..8]);
+        let labels = json!({"pod-security.kubernetes.io/enforce": security});
         let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
         cluster.kubectl.apply_object(&object)?;
-        let namespace = Namespace { cluster, name };
+        let namespace = Namespace { cluster, name, _lock: lock };
         // Pods are refused before their namespace has its service account.
         let account = format!("the service account of {}", namespace.name);
         super::process::until(&account, crate::run::DEADLINE, None, || {
@@ -57,4 +73,8 @@ impl Drop for Namespace {
             }
         }
     }
+}
+
+fn lock(cluster: &Cluster) -> String {
+    format!("cluster{}-tests", cluster.layout.network().slot())
 }

@@ -42,6 +42,7 @@ pub struct Asked {
 pub struct HttpServer {
     shared: Arc<Shared>,
     scheme: &'static str,
+    host: Ipv4Addr,
     port: u16,
     listener: TcpListener,
     accepting: Option<JoinHandle<()>>,
@@ -67,22 +68,32 @@ struct Rules {
 impl HttpServer {
     /// Serves the repositories below `root` over `http://`.
     pub fn plain(root: &Path) -> Result<Self> {
-        Self::start(root, None)
+        Self::start(root, Ipv4Addr::LOCALHOST, None)
+    }
+
+    /// The same on another address of this machine, such as the one that a cluster's pods reach.
+    pub fn plain_at(host: Ipv4Addr, root: &Path) -> Result<Self> {
+        Self::start(root, host, None)
+    }
+
+    /// The same over `https://`, with a certificate of `ca`.
+    pub fn tls_at(host: Ipv4Addr, root: &Path, ca: &TestCa) -> Result<Self> {
+        Self::start(root, host, Some(ca.server_config(&[&host.to_string()])?))
     }
 
     /// Serves the repositories below `root` over `https://127.0.0.1`, with a certificate of `ca`.
     pub fn tls(root: &Path, ca: &TestCa) -> Result<Self> {
-        Self::start(root, Some(ca.server_config(&["localhost", "127.0.0.1"])?))
+        Self::start(root, Ipv4Addr::LOCALHOST, Some(ca.server_config(&["localhost", "127.0.0.1"])?))
     }
 
     /// The same with a certificate for another host.
     pub fn tls_named(root: &Path, ca: &TestCa, name: &str) -> Result<Self> {
-        Self::start(root, Some(ca.server_config(&[name])?))
+        Self::start(root, Ipv4Addr::LOCALHOST, Some(ca.server_config(&[name])?))
     }
 
-    fn start(root: &Path, tls: Option<Arc<rustls::ServerConfig>>) -> Result<Self> {
+    fn start(root: &Path, host: Ipv4Addr, tls: Option<Arc<rustls::ServerConfig>>) -> Result<Self> {
         ensure!(backend::program().exists(), "these tests need `git http-backend`: install the package git");
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let listener = TcpListener::bind((host, 0))?;
         let port = listener.local_addr()?.port();
         let scheme = if tls.is_some() { "https" } else { "http" };
         let shared = Arc::new(Shared {
@@ -97,7 +108,7 @@ impl HttpServer {
             let (listener, shared) = (listener.try_clone()?, shared.clone());
             move || accept(&listener, &shared)
         });
-        Ok(HttpServer { shared, scheme, port, listener, accepting: Some(accepting) })
+        Ok(HttpServer { shared, scheme, host, port, listener, accepting: Some(accepting) })
     }
 
     /// The URL of the repository `name` below the root.
@@ -107,7 +118,7 @@ impl HttpServer {
 
     /// The URL of the root, without trailing slash.
     pub fn base(&self) -> String {
-        format!("{}://127.0.0.1:{}", self.scheme, self.port)
+        format!("{}://{}:{}", self.scheme, self.host, self.port)
     }
 
     /// The port.

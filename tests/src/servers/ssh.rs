@@ -1,6 +1,7 @@
 //! OpenSSH's `sshd` on loopback, for the account that runs the tests, with keys, a known_hosts file and an agent of the test's own.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -42,6 +43,7 @@ impl KeyKind {
 pub struct Sshd {
     _process: Process,
     dir: TempDir,
+    host: Ipv4Addr,
     port: u16,
 }
 
@@ -64,6 +66,15 @@ impl Sshd {
 
     /// Starts a server with further lines of `sshd_config`.
     pub fn with(more: &str) -> Result<Self> {
+        Self::on(Ipv4Addr::LOCALHOST, more)
+    }
+
+    /// Starts a server on another address of this machine, such as the one that a cluster's pods reach.
+    pub fn at(host: Ipv4Addr) -> Result<Self> {
+        Self::on(host, "AcceptEnv GIT_PROTOCOL\n")
+    }
+
+    fn on(host: Ipv4Addr, more: &str) -> Result<Self> {
         run::require("sshd", "openssh-server")?;
         let dir = scratch::dir()?;
         for kind in KeyKind::ALL {
@@ -74,10 +85,10 @@ impl Sshd {
             // Where the unprivileged part of sshd is locked in; a service manager would make it.
             fs::create_dir_all("/run/sshd")?;
         }
-        let (process, port) = Process::listening(|port| {
+        let (process, port) = Process::listening_at(host, |port| {
             let home = dir.path().display();
             let config = format!(
-                "ListenAddress 127.0.0.1\nPort {port}\nHostKey {home}/host_ed25519\nHostKey {home}/host_rsa\nHostKey {home}/host_ecdsa\n\
+                "ListenAddress {host}\nPort {port}\nHostKey {home}/host_ed25519\nHostKey {home}/host_rsa\nHostKey {home}/host_ecdsa\n\
                  PidFile {home}/pid\nAuthorizedKeysFile {home}/authorized_keys\nStrictModes no\nUsePAM no\nPermitRootLogin yes\n\
                  PasswordAuthentication no\nKbdInteractiveAuthentication no\nMaxStartups 100\nLogLevel VERBOSE\n\
                  SetEnv GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null\n{more}"
@@ -88,7 +99,7 @@ impl Sshd {
             command.stdin(Stdio::null()).stderr(fs::File::create(dir.path().join("log"))?);
             Ok(command)
         })?;
-        Ok(Sshd { _process: process, dir, port })
+        Ok(Sshd { _process: process, dir, host, port })
     }
 
     /// The port.
@@ -103,7 +114,7 @@ impl Sshd {
 
     /// The `ssh://` URL of the repository at `path`.
     pub fn url(&self, path: &Path) -> Result<String> {
-        Ok(format!("ssh://{}@127.0.0.1:{}{}", self.user()?, self.port, path.display()))
+        Ok(format!("ssh://{}@{}:{}{}", self.user()?, self.host, self.port, path.display()))
     }
 
     /// From now on, the holder of the private key `key` is let in.
@@ -116,7 +127,7 @@ impl Sshd {
     /// A line for `known_hosts` with the host key of one kind.
     pub fn known_host(&self, kind: KeyKind, how: Known) -> Result<String> {
         let key = fs::read_to_string(public(&self.dir.path().join(format!("host_{}", kind.name()))))?;
-        known_host(&key, self.port, how)
+        known_host_at(self.host, &key, self.port, how)
     }
 
     /// What it has logged.
@@ -127,15 +138,20 @@ impl Sshd {
 
 /// A line for `known_hosts` with the public key `key` for the server on `port`.
 pub fn known_host(key: &str, port: u16, how: Known) -> Result<String> {
+    known_host_at(Ipv4Addr::LOCALHOST, key, port, how)
+}
+
+/// The same for a server on another address.
+pub fn known_host_at(host: Ipv4Addr, key: &str, port: u16, how: Known) -> Result<String> {
     // Without the comment.
     let key = key.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
     match how {
-        Known::Plain => Ok(format!("[127.0.0.1]:{port} {key}\n")),
-        Known::WithoutPort => Ok(format!("127.0.0.1 {key}\n")),
+        Known::Plain => Ok(format!("[{host}]:{port} {key}\n")),
+        Known::WithoutPort => Ok(format!("{host} {key}\n")),
         Known::Hashed => {
             let dir = scratch::dir()?;
             let file = dir.path().join("known_hosts");
-            fs::write(&file, format!("[127.0.0.1]:{port} {key}\n"))?;
+            fs::write(&file, format!("[{host}]:{port} {key}\n"))?;
             run(run::command("ssh-keygen").args(["-q", "-H", "-f"]).arg(&file))?.success()?;
             Ok(fs::read_to_string(file)?)
         }

@@ -1,0 +1,5 @@
+//! What users see of gitmount on a real Kubernetes, one module per behaviour. The cluster is brought up by the first test that needs it
+//! and kept for the next run (`make cluster-down` ends it).
+
+mod cluster;
+mod forge;
