@@ -169,7 +169,7 @@ impl Forge {
         if !status.starts_with('2') {
             bail!("the forge answered {method} {path} with {status}: {content}");
         }
-        if content.is_empty() { Ok(Value::Null) } else { Ok(serde_json::from_str(content)?) }
+        if content.trim().is_empty() { Ok(Value::Null) } else { Ok(serde_json::from_str(content)?) }
     }
 }
 

@@ -9,8 +9,8 @@ use gitmount_tests::cluster::{Cluster, Forge};
 use gitmount_tests::git::{Repo, git};
 use gitmount_tests::import::Import;
 use gitmount_tests::run::run;
+use gitmount_tests::scratch;
 use gitmount_tests::servers::ssh::{KeyKind, new_key, public};
-use gitmount_tests::{mount::Account, scratch};
 
 /// A repository with one commit of `text`.
 fn source(dir: &std::path::Path, text: &str) -> Result<Repo> {
@@ -47,13 +47,14 @@ fn a_private_repository_is_read_by_a_token_until_it_is_revoked() -> Result<()> {
 #[test]
 fn a_private_repository_is_read_by_a_deploy_key_until_it_is_removed() -> Result<()> {
     let forge = Forge::get(Cluster::get()?)?;
-    let account = Account::new()?;
+    let dir = scratch::dir()?;
     let owner = forge.create_user("owner")?;
     let repository = forge.create_repository(&owner, "private", true)?;
-    forge.push(&source(account.home().as_path(), "by key\n")?, &repository)?;
-    let key = account.home().join("key");
+    forge.push(&source(dir.path(), "by key\n")?, &repository)?;
+    let key = dir.path().join("key");
     new_key(&key, KeyKind::Ed25519, "")?;
-    let known = account.write_home("known", &forge.known_hosts()?)?;
+    let known = dir.path().join("known");
+    std::fs::write(&known, forge.known_hosts()?)?;
     let id = forge.add_deploy_key(&repository, &std::fs::read_to_string(public(&key))?)?;
     let ssh = format!("ssh -F none -o IdentitiesOnly=yes -o UserKnownHostsFile={} -i {}", known.display(), key.display());
     let list = || run(git().env("GIT_SSH_COMMAND", &ssh).args(["ls-remote", &forge.ssh(&repository)]));
