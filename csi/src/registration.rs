@@ -2,6 +2,8 @@
 //!
 //! Promises: when the socket's file goes away (a kubelet whose directory was emptied), it is made again.
 
+mod authority;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,10 +11,12 @@ use std::time::Duration;
 
 use gitmount_proto::pluginregistration as registration;
 use gitmount_proto::pluginregistration::registration_server::{Registration, RegistrationServer};
+use tokio_stream::StreamExt;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Request, Response, Status};
 
 use crate::server;
+use authority::Mended;
 
 /// How often to look whether the socket's file is there.
 const LOOK: Duration = Duration::from_secs(5);
@@ -70,7 +74,7 @@ pub async fn serve(directory: &Path, service: Service) -> std::io::Result<()> {
     loop {
         let served = tonic::transport::Server::builder()
             .add_service(RegistrationServer::new(service.clone()))
-            .serve_with_incoming_shutdown(UnixListenerStream::new(listener), gone(&path));
+            .serve_with_incoming_shutdown(UnixListenerStream::new(listener).map(|stream| stream.map(Mended::new)), gone(&path));
         if let Err(error) = served.await {
             tracing::warn!(%error, "the registration socket is made again");
         }

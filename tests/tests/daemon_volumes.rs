@@ -126,6 +126,7 @@ fn for_whom_a_target_is_survives_a_restart() -> Result<()> {
         claim: "data".into(),
         claim_uid: "3-4".into(),
         staged_only: true,
+        persistent: true,
     };
     let login = Some(token("user", "first"));
     let request = proto::PublishRequest { volume: Some(volume.clone()), ..request(&daemon.target("a"), view(&server.url("r.git")), login) };

@@ -78,6 +78,7 @@ impl Service {
             claim: claim.name,
             claim_uid: claim.uid,
             staged_only,
+            persistent: form == Form::Claim,
         };
         let published = self
             .daemon

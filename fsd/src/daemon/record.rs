@@ -66,6 +66,7 @@ struct Volume {
     claim: String,
     claim_uid: String,
     staged_only: bool,
+    persistent: bool,
 }
 
 /// Bytes that are mostly text: text where they are UTF-8.
@@ -129,8 +130,8 @@ impl View {
 impl Target {
     /// A target that is not bound yet.
     pub fn new(path: &Path, made: bool, volume: proto::Volume) -> Self {
-        let proto::Volume { name, namespace, pod, pod_uid, spec_name, claim, claim_uid, staged_only } = volume;
-        let volume = Volume { name, namespace, pod, pod_uid, spec_name, claim, claim_uid, staged_only };
+        let proto::Volume { name, namespace, pod, pod_uid, spec_name, claim, claim_uid, staged_only, persistent } = volume;
+        let volume = Volume { name, namespace, pod, pod_uid, spec_name, claim, claim_uid, staged_only, persistent };
         Target { path: Bytes::new(path.as_os_str().as_bytes().to_vec()), made, bound: false, volume }
     }
 
@@ -141,8 +142,8 @@ impl Target {
 
     /// For whom.
     pub fn volume(&self) -> proto::Volume {
-        let Volume { name, namespace, pod, pod_uid, spec_name, claim, claim_uid, staged_only } = self.volume.clone();
-        proto::Volume { name, namespace, pod, pod_uid, spec_name, claim, claim_uid, staged_only }
+        let Volume { name, namespace, pod, pod_uid, spec_name, claim, claim_uid, staged_only, persistent } = self.volume.clone();
+        proto::Volume { name, namespace, pod, pod_uid, spec_name, claim, claim_uid, staged_only, persistent }
     }
 
     /// Whether it is one of the volume with this handle.
