@@ -3,7 +3,7 @@
 ARGS ?=
 SECONDS ?= 60
 # Test files with a long form: each looks at GITMOUNT_TORTURE.
-TORTURE ?= torture torture_kills store switch_alive model kernel_free
+TORTURE ?= torture torture_kills daemon_kills many_views hand_over store switch_alive model kernel_free
 
 .PHONY: help test torture cluster cluster-down cluster-build lint fmt fuzz bench
 

@@ -26,8 +26,8 @@ mod notify;
 mod session;
 
 use adapter::Adapter;
-pub use counts::RequestCounts;
 use counts::Requests;
+pub use counts::{RequestCounts, RequestTimes};
 use events::Events;
 pub use events::Notify;
 pub use features::{Feature, UnknownFeature};
@@ -35,6 +35,7 @@ pub use mount::unmount;
 pub use notify::Messenger;
 use notify::Notifier;
 pub(crate) use notify::split_notifications;
+pub(crate) use session::is_gone;
 
 /// How a view is mounted.
 #[derive(Debug, Clone)]
@@ -79,6 +80,8 @@ pub struct Mount {
     /// `st_dev`: tells this mount from a later one at the same place.
     device: Option<u64>,
     detached: Mutex<bool>,
+    /// Whether an earlier process may have taken requests along that nobody answers any more.
+    lossy: bool,
     events: Option<Events>,
     /// The number of the descriptor that the session reads, and what keeps it open.
     descriptor: (RawFd, fuser::Notifier),
@@ -111,7 +114,7 @@ impl Opened {
         Ok((Opened { session, fs, notifier, requests }, rest))
     }
 
-    fn serve(self, options: &MountOptions) -> io::Result<Arc<Mount>> {
+    fn serve(self, options: &MountOptions, lossy: bool) -> io::Result<Arc<Mount>> {
         let Opened { session, fs, notifier, requests } = self;
         let finished = Arc::new((Mutex::new(false), Condvar::new()));
         let descriptor = (session.as_fd().as_raw_fd(), session.notifier());
@@ -133,7 +136,18 @@ impl Opened {
             (Notify::Inotify, None) => return Err(io::Error::other("the mount cannot be looked at")),
         };
         let detached = Mutex::new(false);
-        Ok(Arc::new(Mount { fs, target: options.target.clone(), notifier, requests, finished, device, detached, events, descriptor }))
+        Ok(Arc::new(Mount {
+            fs,
+            target: options.target.clone(),
+            notifier,
+            requests,
+            finished,
+            device,
+            detached,
+            lossy,
+            events,
+            descriptor,
+        }))
     }
 }
 
@@ -175,7 +189,7 @@ impl Mount {
             if !stores {
                 opened.notifier.stop_storing();
             }
-            opened.serve(options)
+            opened.serve(options, false)
         })();
         mounted.inspect_err(|_| {
             // The first error is the one to tell.
@@ -194,8 +208,8 @@ impl Mount {
         drop(device);
         opened.notifier.stop_storing();
         // Before the first request is read, so that nothing is sent twice.
-        opened.notifier.resend();
-        opened.serve(options)
+        let resent = opened.notifier.resend();
+        opened.serve(options, !resent)
     }
 
     /// From now on `messenger` tells the kernel of changes, and not this process unless it says false. Telling waits for the locks of
@@ -280,7 +294,13 @@ impl Mount {
         self.requests.counts()
     }
 
-    /// Unmounts; lazily when `lazy` (a busy mount goes away with its last user).
+    /// How long the answers to them took.
+    pub fn request_times(&self) -> RequestTimes {
+        self.requests.times()
+    }
+
+    /// Unmounts; lazily when `lazy` (a busy mount goes away with its last user). On kernels that cannot send requests again, a lazy one ends the
+    /// mount for everybody when somebody waits for a process that was killed: nobody would ever answer that.
     ///
     /// # Errors
     /// `ResourceBusy` when somebody uses it and `lazy` is false.
@@ -289,9 +309,20 @@ impl Mount {
             // Detached already, and something else stands there now.
             return Ok(());
         }
-        unmount(&self.target, lazy)?;
+        if lazy && self.keeps_somebody_waiting() {
+            tracing::warn!(target_dir = %self.target.display(), "readers wait for a process that was killed: the mount is ended under them");
+            mount::abort(&self.target)?;
+        } else {
+            unmount(&self.target, lazy)?;
+        }
         self.end_events();
         Ok(())
+    }
+
+    /// Whether there are requests that only a process had which is gone.
+    fn keeps_somebody_waiting(&self) -> bool {
+        // Where the kernel does not tell how many there are, there may be some.
+        self.lossy && self.device.and_then(mount::waiting).is_none_or(|waiting| waiting > self.requests.unanswered())
     }
 
     fn end_events(&self) {

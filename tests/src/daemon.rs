@@ -30,20 +30,38 @@ const DEADLINE: Duration = Duration::from_secs(30);
 pub struct Daemon {
     account: Account,
     options: Vec<OsString>,
+    state: PathBuf,
     child: Option<Child>,
     holder: Option<Child>,
     targets: TempDir,
 }
 
 impl Daemon {
+    /// One for an account that was prepared, not started yet.
+    pub fn new(account: Account, options: &[&str]) -> Result<Self> {
+        scratch::require_root()?;
+        let options = options.iter().map(OsString::from).collect();
+        let state = account.home().join("state");
+        Ok(Daemon { account, options, state, child: None, holder: None, targets: scratch::dir()? })
+    }
+
+    /// Puts its state directory elsewhere.
+    pub fn with_state(mut self, state: impl Into<PathBuf>) -> Self {
+        self.state = state.into();
+        self
+    }
+
+    /// Starts a holder that keeps its mounts.
+    pub fn with_holder(mut self) -> Result<Self> {
+        let hold = self.account.home().join("hold.sock");
+        self.options.extend(["--hold".into(), hold.into_os_string()]);
+        self.restart_holder()?;
+        Ok(self)
+    }
+
     /// Starts one whose mounts a holder keeps.
     pub fn held(options: &[&str]) -> Result<Self> {
-        scratch::require_root()?;
-        let account = Account::new()?;
-        let hold = account.home().join("hold.sock");
-        let options = options.iter().map(OsString::from).chain(["--hold".into(), hold.into_os_string()]).collect();
-        let mut daemon = Daemon { account, options, child: None, holder: None, targets: scratch::dir()? };
-        daemon.restart_holder()?;
+        let mut daemon = Self::new(Account::new()?, options)?.with_holder()?;
         daemon.restart()?;
         Ok(daemon)
     }
@@ -76,14 +94,12 @@ impl Daemon {
 
     /// Starts one that allows `http://`, with further options.
     pub fn start(options: &[&str]) -> Result<Self> {
-        scratch::require_root()?;
         Self::start_as(Account::new()?, options)
     }
 
     /// The same for an account that was prepared.
     pub fn start_as(account: Account, options: &[&str]) -> Result<Self> {
-        let options = options.iter().map(OsString::from).collect();
-        let mut daemon = Daemon { account, options, child: None, holder: None, targets: scratch::dir()? };
+        let mut daemon = Self::new(account, options)?;
         daemon.restart()?;
         Ok(daemon)
     }
@@ -117,7 +133,7 @@ impl Daemon {
 
     /// Its state directory.
     pub fn state(&self) -> PathBuf {
-        self.account.home().join("state")
+        self.state.clone()
     }
 
     /// Its control socket.
@@ -149,9 +165,19 @@ impl Daemon {
         self.end(Signal::SIGTERM)
     }
 
+    /// Sends it a signal and waits for nothing.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill(Pid::from_raw(self.pid()?), signal)?)
+    }
+
     fn end(&mut self, signal: Signal) -> Result<ExitStatus> {
+        self.signal(signal)?;
+        self.ended()
+    }
+
+    /// Waits for its end.
+    pub fn ended(&mut self) -> Result<ExitStatus> {
         let mut child = self.child.take().context("the daemon does not run")?;
-        kill(Pid::from_raw(child.id().cast_signed()), signal)?;
         let ended = wait_for("the daemon's end", DEADLINE, || child.try_wait().ok().flatten());
         if ended.is_err() {
             let _ = child.kill();

@@ -131,17 +131,34 @@ fn metrics_follow_the_views_and_go_with_them() -> Result<()> {
         "git_csi_volume_abnormal{namespace=\"n\",volume=\"v\"} 0",
         &format!("commit=\"{commit}\""),
         "gitmount_fetch_duration_seconds_count{result=\"worked\"} 1",
-        "gitmount_fuse_requests_total{",
+        "gitmount_view_since_success_seconds{",
+        "gitmount_switch_duration_seconds_count 0",
+        "gitmount_fetched_bytes_total ",
+        "operation=\"read\"} 1\n",
+        "gitmount_cache_requests_total{cache=\"trees\",result=\"miss\"} ",
+        "gitmount_cache_requests_total{cache=\"blobs\",result=\"hit\"} ",
+        "gitmount_cache_bytes{cache=\"trees\"} ",
+        "gitmount_refused_credentials_total 0",
         "gitmount_store_bytes ",
     ] {
         ensure!(metrics.contains(part), "{part} is missing in {metrics}");
     }
+    // The time of an answer is above zero and below that of this test.
+    let series = |name: &str, label: &str| -> Result<f64> {
+        let line = metrics.lines().find(|line| line.starts_with(name) && line.contains(label));
+        Ok(line.and_then(|line| line.rsplit(' ').next()).with_context(|| format!("{name} is missing in {metrics}"))?.parse()?)
+    };
+    let took = series("gitmount_fuse_request_seconds_total{", "operation=\"read\"")?;
+    ensure!(took > 0.0 && took < DEADLINE.as_secs_f64(), "{took}");
+    ensure!(series("gitmount_cache_bytes", "trees")? > 0.0);
     server.misbehave(Fault::status(500));
     ensure!(client.pull(&target).is_err());
     ensure!(get(&address, "/metrics")?.contains("git_csi_volume_abnormal{namespace=\"n\",volume=\"v\"} 1"));
     client.unpublish(&target)?;
     let metrics = get(&address, "/metrics")?;
-    ensure!(!metrics.contains("volume=\"v\"") && !metrics.contains(&commit), "{metrics}");
+    for gone in ["volume=\"v\"", &commit, "view=\"", &server.url("r.git")] {
+        ensure!(!metrics.contains(gone), "{gone} is still in {metrics}");
+    }
     ensure!(get(&address, "/healthz")?.starts_with("HTTP/1.1 200") && get(&address, "/readyz")?.starts_with("HTTP/1.1 200"));
     ensure!(get(&address, "/else")?.starts_with("HTTP/1.1 404"));
     Ok(())

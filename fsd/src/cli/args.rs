@@ -66,7 +66,9 @@ disappeared); detached (unmounted lazily, still in use); dead (the process of th
     Status(StatusArgs),
     /// Show the last events of a mount: switches, failed fetches, what is not served
     #[command(after_help = "\
-Example:
+Examples:
+  gitmount log /mnt/git
+  gitmount log --output json /mnt/git
   gitmount log --socket /run/gitmount.sock /mnt/git")]
     Log(LogArgs),
     /// Serve many mounts from one process, for services and clusters
@@ -256,7 +258,7 @@ pub struct LogArgs {
     /// How to print
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "table")]
     pub output: OutputArg,
-    /// Which daemon is asked.
+    /// Which daemon is asked, if any.
     #[command(flatten)]
     pub socket: SocketArg,
 }
@@ -300,6 +302,9 @@ pub struct DaemonArgs {
     /// Allow only this host; may be repeated [default: all]
     #[arg(long = "allow-host", value_name = "HOST")]
     pub allow_hosts: Vec<String>,
+    /// Do without features of the kernel, as on an older one (docs/kernels.md)
+    #[arg(long, value_name = "FEATURE,…", value_delimiter = ',', hide = true)]
+    pub without_kernel: Vec<String>,
     /// How to log ($GITMOUNT_LOG sets the level)
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
     pub log_format: LogFormat,

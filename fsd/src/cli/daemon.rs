@@ -19,7 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::DaemonArgs;
 use super::exit::{CliError, Result};
-use super::{logging, systemd};
+use super::{logging, plan, systemd};
 use crate::control::Operations;
 use crate::control::server::Server;
 use crate::daemon::engine::{Engine, Options};
@@ -121,6 +121,7 @@ fn options(args: &DaemonArgs) -> Result<Options> {
         demand_min_interval: duration("--demand-min-interval", &args.demand_min_interval)?,
         keep_snapshots: args.keep_snapshots,
         hold: args.hold.clone(),
+        without: plan::without_kernel(&args.without_kernel)?,
         store_limit: match &args.store_limit {
             Some(text) => Some(policy::size(text).ok_or_else(|| {
                 CliError::usage(format!("--store-limit {text:?} is no size: give a number with K, M, G or T, such as \"20G\""))

@@ -7,8 +7,8 @@ use gitmount_proto::fsd::v1::event::Kind;
 use serde::Serialize;
 
 use super::args::{LogArgs, OutputArg};
-use super::exit::{CliError, Result};
-use super::{status, through};
+use super::exit::Result;
+use super::{mounts, status, through};
 
 /// One event, as `--output json` shows it.
 #[derive(Debug, Serialize)]
@@ -22,12 +22,14 @@ struct Line {
 
 /// Runs the command.
 pub fn run(args: &LogArgs) -> Result<()> {
-    let Some(socket) = &args.socket.socket else {
-        return Err(CliError::usage(
-            "only a daemon keeps a log: give its --socket; a mount without a daemon logs to stderr with `gitmount mount --foreground`",
-        ));
+    let events = match &args.socket.socket {
+        Some(socket) => through::log(socket, &args.dir)?,
+        None => {
+            let target = mounts::target(&args.dir)?;
+            mounts::live(&target)?.log(&target)?
+        }
     };
-    let lines: Vec<Line> = through::log(socket, &args.dir)?.into_iter().map(line).collect();
+    let lines: Vec<Line> = events.into_iter().map(line).collect();
     match args.output {
         OutputArg::Json => {
             let text = serde_json::to_string_pretty(&lines).expect("lines are made of strings");

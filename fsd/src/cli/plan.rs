@@ -20,7 +20,7 @@ use super::{git_config, mount_table, ssh};
 use crate::control::runtime::RuntimeDir;
 use crate::daemon::policy::{self, Offline, Pull};
 use crate::daemon::serving::{Config, RemoteSource, Source};
-use crate::fuse::{Feature, Notify};
+use crate::fuse::{Feature, Notify, UnknownFeature};
 
 /// Where fusermount3 looks for what users may do.
 const FUSE_CONF: &str = "/etc/fuse.conf";
@@ -41,8 +41,7 @@ impl Plan {
             ));
         }
         let depth = depth(&args.depth)?;
-        let without = args.without_kernel.iter().map(|name| name.parse()).collect::<std::result::Result<Vec<Feature>, _>>();
-        let without = without.map_err(|e| CliError::usage(e.to_string()))?;
+        let without = without_kernel(&args.without_kernel)?;
         let notify = match args.notify {
             NotifyArg::None => Notify::None,
             NotifyArg::Inotify if Uid::effective().is_root() => Notify::Inotify,
@@ -154,6 +153,12 @@ fn store_root(given: Option<&Path>, cache: Option<PathBuf>, home: &Path) -> Path
 /// Whether `fuse.conf` lets users other than root mount for everybody.
 fn others_allowed(conf: &str) -> bool {
     conf.lines().any(|line| line.trim() == "user_allow_other")
+}
+
+/// The features that an option names.
+pub fn without_kernel(names: &[String]) -> Result<Vec<Feature>> {
+    let features: std::result::Result<_, _> = names.iter().map(|name| name.parse()).collect();
+    features.map_err(|e: UnknownFeature| CliError::usage(e.to_string()))
 }
 
 fn depth(text: &str) -> Result<u32> {

@@ -9,6 +9,7 @@ use super::fetches::Fetches;
 use super::metrics::Metrics;
 use super::state::StateDir;
 use super::upkeep::Upkeep;
+use crate::fuse::Feature;
 use crate::handover::Keeper;
 use crate::view::caches::Caches;
 
@@ -35,4 +36,6 @@ pub struct Context {
     pub measuring: Mutex<()>,
     /// Snapshots that stay readable beside the current one.
     pub keep_snapshots: usize,
+    /// What is not asked of the kernel.
+    pub without: Vec<Feature>,
 }

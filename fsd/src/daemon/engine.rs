@@ -27,7 +27,9 @@ use super::schedule::groups::Rules;
 use super::shown::Shown;
 use super::state::StateDir;
 use super::upkeep::Upkeep;
+use crate::fuse::Feature;
 use crate::handover::Keeper;
+use crate::view::caches::Caches;
 
 mod create;
 mod operations;
@@ -52,6 +54,8 @@ pub struct Options {
     pub store_limit: Option<u64>,
     /// The socket of the holder.
     pub hold: Option<PathBuf>,
+    /// What is not asked of the kernel.
+    pub without: Vec<Feature>,
 }
 
 /// Fetches that run at the same time.
@@ -105,6 +109,7 @@ impl Engine {
             caches: Arc::default(),
             measuring: Mutex::default(),
             keep_snapshots: options.keep_snapshots,
+            without: options.without,
         });
         let engine = Arc::new(Engine { context, policy: options.policy, inner: Mutex::default(), changed: Condvar::new() });
         engine.take_up()?;
@@ -161,6 +166,11 @@ impl Engine {
     /// Bytes that the store may take, when it has a limit.
     pub fn store_limit(&self) -> Option<u64> {
         self.context.upkeep.limit()
+    }
+
+    /// What all views keep in memory.
+    pub fn caches(&self) -> &Caches {
+        &self.context.caches
     }
 
     /// All metrics, as Prometheus reads them.

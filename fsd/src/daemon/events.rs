@@ -1,11 +1,13 @@
 //! What happens to views, told to those who watch and to the log, and remembered for a while.
 
 use std::collections::VecDeque;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use gitmount_proto::fsd::v1 as proto;
 pub use gitmount_proto::fsd::v1::event::Kind;
+use gitmount_store::ids::CommitId;
 use tokio::sync::broadcast;
 
 use super::health::millis;
@@ -69,6 +71,38 @@ impl Ring {
     /// All, oldest first.
     pub fn all(&self) -> Vec<proto::Event> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+}
+
+/// The events of a mount without a daemon: they are remembered, and told nobody.
+#[derive(Debug, Default)]
+pub struct Diary {
+    /// What of each event is always the same.
+    about: proto::Event,
+    ring: Ring,
+}
+
+impl Diary {
+    /// An empty one of a mount at `target`.
+    pub fn new(url: &str, reference: &str, target: &Path) -> Self {
+        let targets = vec![target.as_os_str().as_encoded_bytes().to_vec()];
+        let about = proto::Event { url: url.into(), r#ref: reference.into(), targets, ..Default::default() };
+        Diary { about, ring: Ring::default() }
+    }
+
+    /// What is shown, for sentences.
+    pub fn subject(&self) -> String {
+        format!("{} at {}", self.about.url, self.about.r#ref)
+    }
+
+    /// Remembers what happened while `commit` was shown.
+    pub fn note(&self, kind: Kind, commit: CommitId, message: String) {
+        self.ring.push(proto::Event { kind: kind.into(), time_ms: now(), message, commit: commit.to_string(), ..self.about.clone() });
+    }
+
+    /// All, oldest first.
+    pub fn all(&self) -> Vec<proto::Event> {
+        self.ring.all()
     }
 }
 

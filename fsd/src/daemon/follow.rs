@@ -15,6 +15,7 @@ use gitmount_store::fetch::NoProgress;
 use gitmount_store::ids::CommitId;
 use gitmount_store::{Fault, StoreError};
 
+use super::events::{Diary, Kind};
 use super::health::Health;
 use super::schedule::{Random, Schedule};
 use super::upstream::{Hold, Upstream};
@@ -74,6 +75,8 @@ pub struct Follower {
     pub random: Box<dyn Random>,
     /// The pins of the commits that can be read; at the start that of the one that is served.
     pub holds: Vec<(CommitId, Hold)>,
+    /// Where it is noted what happens.
+    pub diary: Arc<Diary>,
 }
 
 /// The running thread.
@@ -183,8 +186,12 @@ impl Follower {
                 self.schedule.succeeded(now, &mut *self.random);
                 let mut health = record(&self.health);
                 health.switches += u64::from(pulled.old != pulled.new);
-                if health.succeeded() {
+                let recovered = health.succeeded();
+                drop(health);
+                if recovered {
                     tracing::info!("fetching works again");
+                    let commit = self.served.commit();
+                    self.diary.note(Kind::FetchRecovered, commit, format!("fetching works again, {commit} is shown"));
                 }
                 Ok(pulled)
             }
@@ -194,6 +201,8 @@ impl Follower {
                     self.schedule.failed(now, error.host_wait(), &mut *self.random);
                     if record(&self.health).failed(&error) {
                         tracing::warn!(%error, "the fetch failed; the last commit stays");
+                        let message = format!("the fetch failed, the last commit stays: {error}");
+                        self.diary.note(Kind::FetchFailed, self.served.commit(), message);
                     }
                 }
                 Err(Failure::from(&error))
@@ -212,6 +221,8 @@ impl Follower {
             self.holds.push((commit, hold));
             let pinned = self.served.pinned();
             self.holds.retain(|(held, _)| pinned.contains(held));
+            let what = self.diary.subject();
+            self.diary.note(Kind::Switched, commit, format!("{what} moved from {old} to {commit}, {changed} names changed"));
         }
         Ok(proto::Pulled { old: old.to_string(), new: commit.to_string(), changed: changed as u64 })
     }

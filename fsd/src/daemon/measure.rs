@@ -8,8 +8,9 @@ use gitmount_store::error::Result;
 use gitmount_store::ids::{CommitId, ObjectId};
 use gitmount_store::objects::{EntryKind, Objects};
 
-use super::events::Kind;
+use super::events::{Diary, Kind};
 use super::shown::{Shown, lock};
+use crate::fuse::Mount;
 
 /// How long a publish waits for what there is to say about its tree; later it is told by an event.
 const SAID_AT_ONCE: Duration = Duration::from_millis(100);
@@ -31,8 +32,8 @@ pub(super) struct Measured {
 }
 
 impl Measured {
-    /// Counts a tree; gives up when `stop` says so.
-    fn of(objects: &Objects, root: ObjectId, stop: &dyn Fn() -> bool) -> Result<Option<Self>> {
+    /// Counts a tree, with the sizes of its files only when they are wanted; gives up when `stop` says so.
+    fn of(objects: &Objects, root: ObjectId, sizes: bool, stop: &dyn Fn() -> bool) -> Result<Option<Self>> {
         let mut measured = Measured { inodes: 1, ..Measured::default() };
         let mut left = vec![root];
         while let Some(tree) = left.pop() {
@@ -45,10 +46,11 @@ impl Measured {
                     EntryKind::Directory => left.push(entry.id),
                     EntryKind::Submodule => measured.submodules += 1,
                     EntryKind::File | EntryKind::Executable | EntryKind::Symlink => {
+                        let attributes = entry.name == ".gitattributes";
                         // A broken object costs its own size and nothing else.
-                        let size = objects.blob_size(entry.id).unwrap_or_default();
+                        let size = if sizes || attributes { objects.blob_size(entry.id).unwrap_or_default() } else { 0 };
                         measured.bytes += size;
-                        if entry.name == ".gitattributes" && size < LONGEST && !measured.lfs {
+                        if attributes && size < LONGEST && !measured.lfs {
                             let text = objects.blob(entry.id).unwrap_or_default();
                             measured.lfs = text.windows(b"filter=lfs".len()).any(|window| window == b"filter=lfs");
                         }
@@ -93,7 +95,7 @@ pub(super) fn begin(view: &Arc<Shown>, wait: bool) {
         // One at a time: it is for reports only.
         let _turn = lock(&counted.context.measuring);
         let gone = || counted.targets().is_empty() && !counted.is_new();
-        let measured = Measured::of(&counted.repository.objects(), snapshot.root, &gone);
+        let measured = Measured::of(&counted.repository.objects(), snapshot.root, true, &gone);
         finish(&counted, snapshot.commit, measured);
         drop(done);
     });
@@ -104,6 +106,24 @@ pub(super) fn begin(view: &Arc<Shown>, wait: bool) {
             lock(&view.measured).running = false;
             tracing::warn!(%error, "no thread can be started to count a tree");
         }
+    }
+}
+
+/// Looks through what a mount without a daemon shows, on a thread of its own, and notes what there is to say of it.
+pub(super) fn note(mount: &Arc<Mount>, diary: &Arc<Diary>) {
+    let (objects, snapshot) = (mount.view().objects().clone(), mount.view().current());
+    let (mount, diary) = (Arc::downgrade(mount), Arc::clone(diary));
+    let started = std::thread::Builder::new().name("measure".into()).spawn(move || {
+        let gone = || mount.upgrade().is_none_or(|mount| mount.is_finished());
+        match Measured::of(&objects, snapshot.root, false, &gone) {
+            Ok(measured) => {
+                measured.unwrap_or_default().notices().into_iter().for_each(|said| diary.note(Kind::Notice, snapshot.commit, said))
+            }
+            Err(error) => tracing::warn!(%error, "the tree cannot be looked through"),
+        }
+    });
+    if let Err(error) = started {
+        tracing::warn!(%error, "no thread can be started to look through a tree");
     }
 }
 

@@ -118,6 +118,10 @@ impl Collector for Views {
         });
         gauge("gitmount_view_commit", "The commit that is shown", commits.collect())?;
         let abnormal_volumes = views.iter().flat_map(|view| volumes(view).into_iter().map(|labels| (labels, abnormal(view))));
+        let caches = [("trees", engine.caches().trees().used()), ("blobs", engine.caches().blobs().used())];
+        let cache = |name: &str| vec![("cache", name.to_owned())];
+        let kept = caches.iter().map(|(name, used)| (cache(name), used.bytes as f64));
+        gauge("gitmount_cache_bytes", "What is kept in memory for all views, by kind", kept.collect())?;
         gauge("git_csi_volume_abnormal", "1 after a stale publish or a failed fetch, until one works", abnormal_volumes.collect())?;
 
         let mut counter = |name: &str, help: &str, values: Vec<(Labels, u64)>| -> fmt::Result {
@@ -129,8 +133,23 @@ impl Collector for Views {
             counts.into_iter().map(|(name, count)| ([labels(view), vec![("operation", name.to_owned())]].concat(), count))
         });
         counter("gitmount_fuse_requests", "Requests of the kernel, by operation", requests.collect())?;
+        let asked = caches.iter().flat_map(|(name, used)| {
+            let by_result = |result: &str| [cache(name), vec![("result", result.to_owned())]].concat();
+            [(by_result("hit"), used.hits), (by_result("miss"), used.misses)]
+        });
+        counter("gitmount_cache_requests", "What readers needed, by whether it was kept in memory", asked.collect())?;
         let demanded = views.iter().flat_map(|view| volumes(view).into_iter().map(|labels| (labels, *lock(&view.demanded_pulls))));
-        counter("git_csi_demanded_pulls", "Fetches that worked and answered a demand", demanded.collect())
+        counter("git_csi_demanded_pulls", "Fetches that worked and answered a demand", demanded.collect())?;
+
+        let help = "Time from reading a request of the kernel to its answer, together, by operation";
+        let mut family = encoder.encode_descriptor("gitmount_fuse_request_seconds", help, None, MetricType::Counter)?;
+        for view in &views {
+            for (name, time) in view.mount().map(|mount| mount.request_times()).unwrap_or_default() {
+                let labels = [labels(view), vec![("operation", name.to_owned())]].concat();
+                ConstCounter::new(time.as_secs_f64()).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -24,8 +24,10 @@ use gitmount_store::url::RepoUrl;
 use gitmount_store::{Fault, StoreError};
 use nix::unistd::{Gid, Uid};
 
+use super::events::{Diary, Kind};
 use super::follow::{Follow, Follower, Served, record};
-use super::health::{Health, millis};
+use super::health::{Health, State, millis};
+use super::measure;
 use super::policy::{Offline, Pull};
 use super::schedule::{Random, Schedule, SystemRandom};
 use super::upstream::{Hold, Local, Remote, Upstream};
@@ -195,6 +197,13 @@ impl Prepared {
         };
         let commit = self.commit();
         let mount = Mount::new(self.view, &options).map_err(|e| cannot_mount(&options, &e))?;
+        let diary = Arc::new(Diary::new(&self.url, &self.ref_name, &self.config.target));
+        diary.note(Kind::Published, commit, format!("{} is shown at {}", diary.subject(), self.config.target.display()));
+        if let Some(warning) = self.warning {
+            let kind = if self.health.state == State::Stale { Kind::Stale } else { Kind::Notice };
+            diary.note(kind, commit, warning);
+        }
+        measure::note(&mount, &diary);
         let health = Arc::new(Mutex::new(self.health));
         let follow = Follow::start(Follower {
             upstream: self.upstream,
@@ -203,6 +212,7 @@ impl Prepared {
             schedule: self.schedule,
             random: self.random,
             holds: vec![(commit, self.hold)],
+            diary: Arc::clone(&diary),
         })
         .map_err(no_thread)?;
         let serving = Arc::new(Serving {
@@ -213,6 +223,7 @@ impl Prepared {
             store: self.store,
             mount,
             health,
+            diary,
             follow: Arc::new(follow),
             watch: OnceLock::new(),
             detached: AtomicBool::new(false),
@@ -294,6 +305,7 @@ pub struct Serving {
     store: Option<PathBuf>,
     mount: Arc<Mount>,
     health: Arc<Mutex<Health>>,
+    diary: Arc<Diary>,
     follow: Arc<Follow>,
     watch: OnceLock<Watch>,
     detached: AtomicBool,
@@ -354,6 +366,11 @@ impl Operations for Serving {
             }
             Failure::new(Fault::Internal, format!("{shown} cannot be unmounted ({error})"))
         }))
+    }
+
+    fn log(&self, target: &Path) -> Option<Vec<proto::Event>> {
+        self.serves(target)?;
+        Some(self.diary.all())
     }
 
     fn statistics(&self, target: &Path) -> Option<proto::StatisticsResponse> {

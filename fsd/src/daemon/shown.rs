@@ -19,7 +19,7 @@ use super::credential::{Credential, Fingerprint};
 use super::events::{Kind, Ring, now};
 use super::fetches::{Answer, Follows, Membership, Origin};
 use super::health::{Health, State, millis};
-use super::record::{Record, Target};
+use super::record::Target;
 use super::schedule::groups::Demand;
 use super::spec::Spec;
 use crate::control::Failure;
@@ -49,7 +49,7 @@ pub struct Shown {
     access: Mutex<Access>,
     commits: Mutex<Commits>,
     mount: OnceLock<Arc<Mount>>,
-    writing: Mutex<()>,
+    writing: Mutex<written::Writing>,
 }
 
 /// Where it is shown.
@@ -81,6 +81,8 @@ struct Commits {
     /// What is pinned: the commits that can be read.
     pins: Vec<CommitId>,
 }
+
+mod written;
 
 impl std::fmt::Debug for Shown {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -154,6 +156,11 @@ impl Shown {
         lock(&self.places).ending = true;
     }
 
+    /// Whether its last target is gone.
+    fn is_ending(&self) -> bool {
+        lock(&self.places).ending
+    }
+
     /// Whether it has no target yet.
     pub(super) fn is_new(&self) -> bool {
         let places = lock(&self.places);
@@ -170,19 +177,6 @@ impl Shown {
     /// Its targets.
     pub fn targets(&self) -> Vec<Target> {
         lock(&self.places).targets.clone()
-    }
-
-    /// Writes its record.
-    pub fn write(&self) -> Result<()> {
-        // In the order of the changes: the last one to write has seen all of them.
-        let _writing = lock(&self.writing);
-        // Who waits for a credential after a restart had one.
-        let private = self.is_waiting() || lock(&self.access).credentials.values().any(|credential| !credential.is_nothing());
-        let commit = self.commit().map(|commit| commit.to_string()).unwrap_or_default();
-        let mut record = Record::new(&self.id, self.spec.to_proto(), private, commit);
-        record.device = self.mount.get().and_then(|mount| mount.device());
-        record.targets = self.targets();
-        self.context.state.write(&record)
     }
 
     // ---- As whom it fetches.
@@ -340,7 +334,7 @@ impl Shown {
     }
 
     /// The tree is mounted. Whatever was fetched meanwhile is shown at once.
-    pub(super) fn mounted(&self, mount: Arc<Mount>) {
+    pub(super) fn mounted(self: &Arc<Self>, mount: Arc<Mount>) {
         let mut commits = lock(&self.commits);
         commits.pins.extend(mount.view().pinned());
         commits.pins.sort_unstable();
@@ -355,7 +349,7 @@ impl Shown {
     }
 
     /// Pins and shows `commit`.
-    fn show(&self, commits: &mut Commits, commit: CommitId) -> Result<proto::Pulled> {
+    fn show(self: &Arc<Self>, commits: &mut Commits, commit: CommitId) -> Result<proto::Pulled> {
         let Some(mount) = self.mount.get() else {
             return Ok(proto::Pulled { old: commit.to_string(), new: commit.to_string(), changed: 0 });
         };
@@ -369,9 +363,7 @@ impl Shown {
             lock(&self.health).switches += 1;
             self.context.metrics.switched(&switched);
             self.tell(Kind::Switched, format!("{} moved from {old} to {commit}, {changed} names changed", self.spec));
-            if let Err(error) = self.write() {
-                tracing::warn!(view = %self.id, %error, "the view's record is not up to date");
-            }
+            self.write_or_later();
         }
         Ok(proto::Pulled { old: old.to_string(), new: commit.to_string(), changed: changed as u64 })
     }

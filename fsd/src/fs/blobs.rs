@@ -38,12 +38,14 @@ impl Blobs {
         Blobs { objects, caches, source, busy: Mutex::default(), inflated: Condvar::new() }
     }
 
-    /// The whole blob `id`, kept for the next read of it.
+    /// The whole blob `id` for a reader, kept for the next read of it.
     pub fn get(&self, id: ObjectId) -> Result<Blob> {
-        if let Some(blob) = self.caches.blobs().get(self.source, id) {
-            return Ok(blob);
-        }
-        let blob = self.share(id)?;
+        self.caches.blobs().get(self.source, id).map_or_else(|| self.keep(id), Ok)
+    }
+
+    /// The whole blob `id`, kept for a read that may come.
+    pub fn keep(&self, id: ObjectId) -> Result<Blob> {
+        let blob = self.inflate(id)?;
         let bytes = blob.len() as u64;
         Ok(self.caches.blobs().put(self.source, id, blob, bytes))
     }
@@ -53,13 +55,18 @@ impl Blobs {
         self.caches.blobs().remove(self.source, id);
     }
 
-    /// The whole blob `id`, not kept; those who want it while it is inflated share it.
+    /// The whole blob `id` for a reader, not kept.
     pub fn share(&self, id: ObjectId) -> Result<Blob> {
+        self.caches.blobs().get(self.source, id).map_or_else(|| self.inflate(id), Ok)
+    }
+
+    /// The whole blob `id`, not kept; those who want it while it is inflated share it.
+    pub fn inflate(&self, id: ObjectId) -> Result<Blob> {
         self.share_with(id, || self.objects.blob(id).map(Arc::new))
     }
 
     fn share_with(&self, id: ObjectId, inflate: impl FnOnce() -> Result<Blob>) -> Result<Blob> {
-        if let Some(blob) = self.caches.blobs().get(self.source, id) {
+        if let Some(blob) = self.caches.blobs().look(self.source, id) {
             return Ok(blob);
         }
         let mut busy = self.busy.lock();

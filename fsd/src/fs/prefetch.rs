@@ -181,18 +181,18 @@ impl Prefetch {
             }
             match work {
                 Work::Store { id, .. } if !self.cache.stores() => {
-                    let _ = self.blobs.get(id);
+                    let _ = self.blobs.keep(id);
                 }
                 Work::Store { dir, index, node, id } => {
                     // What cannot be read is told to the reader who asks for it.
-                    let Ok(blob) = self.blobs.share(id) else { continue };
+                    let Ok(blob) = self.blobs.inflate(id) else { continue };
                     self.blobs.forget(id);
                     if !self.cache.store(node, &blob) {
                         self.state.lock().refused(dir, index);
                     }
                 }
                 Work::Keep(id) => {
-                    let _ = self.blobs.get(id);
+                    let _ = self.blobs.keep(id);
                 }
             }
         }

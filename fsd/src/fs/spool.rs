@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread;
@@ -52,7 +52,7 @@ pub struct Spool {
 #[derive(Debug)]
 struct Shared {
     objects: Objects,
-    dir: PathBuf,
+    dir: Arc<Path>,
     limit: u64,
     state: Mutex<State>,
 }
@@ -67,6 +67,7 @@ struct State {
 
 #[derive(Debug)]
 struct Spooled {
+    dir: Arc<Path>,
     file: File,
     size: u64,
     progress: Mutex<Progress>,
@@ -113,7 +114,7 @@ impl Spool {
     /// An empty spool in `dir`, which is created when first needed.
     pub fn new(objects: Objects, dir: PathBuf, limit: u64) -> Self {
         let state = State { files: LruCache::unbounded(), bytes: 0, queue: VecDeque::new(), workers: 0 };
-        Spool { shared: Arc::new(Shared { objects, dir, limit, state: Mutex::new(state) }) }
+        Spool { shared: Arc::new(Shared { objects, dir: dir.into(), limit, state: Mutex::new(state) }) }
     }
 
     /// Reads `size` bytes at `offset` of blob `id`, which has `total` bytes. `done` is called once the bytes are there.
@@ -146,9 +147,9 @@ impl Shared {
             return Ok(file.clone());
         }
         state.make_room(size, self.limit)?;
-        std::fs::create_dir_all(&self.dir).map_err(no_spool)?;
-        let file = tempfile::tempfile_in(&self.dir).map_err(no_spool)?;
-        let file = Arc::new(Spooled { file, size, progress: Mutex::default() });
+        let made = std::fs::create_dir_all(&self.dir).and_then(|()| tempfile::tempfile_in(&self.dir));
+        let file = made.map_err(|error| no_spool(&self.dir, error))?;
+        let file = Arc::new(Spooled { dir: Arc::clone(&self.dir), file, size, progress: Mutex::default() });
         state.files.put(id, file.clone());
         state.bytes += size;
         state.queue.push_back((id, file.clone()));
@@ -160,7 +161,7 @@ impl Shared {
                 state.workers -= 1;
                 state.queue.pop_back();
                 state.forget(&id);
-                return Err(no_spool(error));
+                return Err(no_spool(&self.dir, error));
             }
         }
         Ok(file)
@@ -206,7 +207,7 @@ impl Shared {
             let writer = thread::Builder::new().name("spool-write".into()).spawn_scoped(scope, move || file.write(take));
             let writer = match writer {
                 Ok(writer) => writer,
-                Err(error) => return Err(no_spool(error)),
+                Err(error) => return Err(no_spool(&self.dir, error)),
             };
             let mut pieces = Pieces { give, piece: Vec::with_capacity(PIECE) };
             let inflated = self.objects.blob_to(id, &self.dir, &mut pieces).and_then(|size| {
@@ -216,9 +217,9 @@ impl Shared {
             drop(pieces);
             // A writer that failed is why the inflation ended early.
             match writer.join() {
-                Ok(Err(error)) => Err(no_spool(error)),
+                Ok(Err(error)) => Err(no_spool(&self.dir, error)),
                 Ok(Ok(())) => inflated.map_err(disk),
-                Err(_) => Err(no_spool(io::Error::other("the writer panicked"))),
+                Err(_) => Err(no_spool(&self.dir, io::Error::other("the writer panicked"))),
             }
         });
         match outcome {
@@ -289,7 +290,7 @@ impl Spooled {
             }
             match self.file.read_exact_at(&mut bytes[..wanted], offset) {
                 Ok(()) => done(Ok(&bytes[..wanted])),
-                Err(error) => done(Err(no_spool(error))),
+                Err(error) => done(Err(no_spool(&self.dir, error))),
             }
             if bytes.len() <= BUFFERED {
                 buffer.replace(bytes);
@@ -354,12 +355,11 @@ impl Write for Pieces {
     }
 }
 
-fn no_spool(error: io::Error) -> FsError {
-    tracing::warn!(%error, "the spool for big files cannot be written");
+fn no_spool(dir: &Path, error: io::Error) -> FsError {
+    let message = format!("big files cannot be spooled in {}", dir.display());
+    tracing::warn!("{message}: {error}");
     match error.raw_os_error() {
         Some(code) if code == nix::errno::Errno::ENOSPC as i32 || code == nix::errno::Errno::EDQUOT as i32 => FsError::NoSpace,
-        _ => gitmount_store::StoreError::new(gitmount_store::Fault::Disk, "the spool for big files cannot be written")
-            .caused_by(error)
-            .into(),
+        _ => gitmount_store::StoreError::new(gitmount_store::Fault::Disk, message).caused_by(error).into(),
     }
 }

@@ -179,8 +179,8 @@ impl Filesystem for Adapter {
     }
 
     fn read(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, size: u32, _: OpenFlags, _: Option<LockOwner>, reply: ReplyData) {
-        let _busy = self.requests.begin(Operation::Read);
-        let answering = self.requests.answering();
+        let mut busy = self.requests.begin(Operation::Read);
+        let answering = busy.answering();
         self.fs.read(node(ino), offset, size, move |result| {
             match result {
                 Ok(data) => reply.data(data),

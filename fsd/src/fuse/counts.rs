@@ -1,4 +1,5 @@
-//! Counts the kernel's messages, by operation, and those that are being answered right now, so that serving can end between two of them.
+//! Counts the kernel's messages and the time their answers take, by operation, and those that are being answered right now, so that serving
+//! can end between two of them. No lock is taken for that, and the clock is read twice a message.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -8,6 +9,9 @@ use parking_lot::{Condvar, Mutex};
 
 /// Requests the kernel has sent so far, by operation, sorted by name; only those that happened.
 pub type RequestCounts = Vec<(&'static str, u64)>;
+
+/// How long the answers to them took together, by operation, sorted by name; only those that happened.
+pub type RequestTimes = Vec<(&'static str, Duration)>;
 
 macro_rules! operations {
     ($($variant:ident $name:literal),* $(,)?) => {
@@ -30,7 +34,7 @@ operations! {
 #[derive(Debug)]
 pub(super) struct Requests {
     counts: [AtomicU64; NAMES.len()],
-    answering: Arc<AtomicUsize>,
+    answers: Arc<Answers>,
     stopping: AtomicBool,
     parked: (Mutex<bool>, Condvar),
 }
@@ -39,11 +43,18 @@ impl Default for Requests {
     fn default() -> Self {
         Requests {
             counts: std::array::from_fn(|_| AtomicU64::new(0)),
-            answering: Arc::default(),
+            answers: Arc::new(Answers { under_way: AtomicUsize::new(0), nanos: std::array::from_fn(|_| AtomicU64::new(0)) }),
             stopping: AtomicBool::new(false),
             parked: (Mutex::new(false), Condvar::new()),
         }
     }
+}
+
+#[derive(Debug)]
+struct Answers {
+    under_way: AtomicUsize,
+    /// From the begin of the handler to the answer.
+    nanos: [AtomicU64; NAMES.len()],
 }
 
 /// A handler at work. While serving ends, its thread stays here and reads no further request.
@@ -51,6 +62,14 @@ impl Default for Requests {
 pub(super) struct Busy<'a> {
     requests: &'a Requests,
     answering: Option<Answering>,
+}
+
+impl Busy<'_> {
+    /// For a request whose answer outlives its handler: keep it until the answer is written.
+    pub(super) fn answering(&mut self) -> Answering {
+        let timed = self.answering.as_mut().and_then(|answering| answering.timed.take());
+        Answering::new(&self.requests.answers, timed)
+    }
 }
 
 impl Drop for Busy<'_> {
@@ -67,11 +86,26 @@ impl Drop for Busy<'_> {
 
 /// A request that is not answered yet.
 #[derive(Debug)]
-pub(super) struct Answering(Arc<AtomicUsize>);
+pub(super) struct Answering {
+    answers: Arc<Answers>,
+    /// What it is and since when, unless another one notes the time.
+    timed: Option<(Operation, Instant)>,
+}
+
+impl Answering {
+    fn new(answers: &Arc<Answers>, timed: Option<(Operation, Instant)>) -> Self {
+        answers.under_way.fetch_add(1, Ordering::SeqCst);
+        Answering { answers: Arc::clone(answers), timed }
+    }
+}
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        if let Some((operation, since)) = self.timed {
+            let nanos = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            self.answers.nanos[operation as usize].fetch_add(nanos, Ordering::Relaxed);
+        }
+        self.answers.under_way.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -79,13 +113,7 @@ impl Requests {
     /// Counts a request; keep what is returned until its handler returns.
     pub(super) fn begin(&self, operation: Operation) -> Busy<'_> {
         self.counts[operation as usize].fetch_add(1, Ordering::Relaxed);
-        Busy { requests: self, answering: Some(self.answering()) }
-    }
-
-    /// For a request whose answer outlives its handler: keep it until the answer is written.
-    pub(super) fn answering(&self) -> Answering {
-        self.answering.fetch_add(1, Ordering::SeqCst);
-        Answering(self.answering.clone())
+        Busy { requests: self, answering: Some(Answering::new(&self.answers, Some((operation, Instant::now())))) }
     }
 
     pub(super) fn counts(&self) -> RequestCounts {
@@ -93,12 +121,22 @@ impl Requests {
         all.filter(|(_, count)| *count > 0).collect()
     }
 
+    pub(super) fn times(&self) -> RequestTimes {
+        let all = NAMES.iter().zip(&self.answers.nanos).map(|(name, nanos)| (*name, nanos.load(Ordering::Relaxed)));
+        all.filter(|(_, nanos)| *nanos > 0).map(|(name, nanos)| (name, Duration::from_nanos(nanos))).collect()
+    }
+
+    /// Requests that were read and are not answered yet.
+    pub(super) fn unanswered(&self) -> usize {
+        self.answers.under_way.load(Ordering::SeqCst)
+    }
+
     /// From now on every thread that has answered reads no further request. Waits until all that were read are answered; false when they are
     /// not within `limit`.
     pub(super) fn drain(&self, limit: Duration) -> bool {
         self.stopping.store(true, Ordering::SeqCst);
         let end = Instant::now() + limit;
-        while self.answering.load(Ordering::SeqCst) > 0 {
+        while self.unanswered() > 0 {
             if Instant::now() > end {
                 return false;
             }
@@ -121,7 +159,7 @@ mod tests {
     #[test]
     fn draining_waits_for_answers_and_keeps_threads_from_reading_on() {
         let requests = Requests::default();
-        let late = requests.answering();
+        let late = requests.begin(Operation::Lookup).answering();
         assert!(!requests.drain(Duration::from_millis(5)), "one is not answered");
         std::thread::scope(|scope| {
             let handler = scope.spawn(|| drop(requests.begin(Operation::Read)));
@@ -130,6 +168,19 @@ mod tests {
             assert!(!handler.is_finished(), "it would read the next request");
             requests.release();
         });
-        assert_eq!(requests.counts(), [("read", 1)]);
+        assert_eq!(requests.counts(), [("lookup", 1), ("read", 1)]);
+    }
+
+    #[test]
+    fn the_time_of_a_late_answer_counts_until_it_is_given() {
+        let requests = Requests::default();
+        let mut busy = requests.begin(Operation::Read);
+        let late = busy.answering();
+        drop(busy);
+        assert!(requests.times().is_empty() && requests.unanswered() == 1);
+        std::thread::sleep(Duration::from_millis(2));
+        drop(late);
+        let times = requests.times();
+        assert!(times.len() == 1 && times[0].0 == "read" && times[0].1 >= Duration::from_millis(2), "{times:?}");
     }
 }

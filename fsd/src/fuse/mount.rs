@@ -135,6 +135,20 @@ pub fn unmount(target: &Path, lazy: bool) -> io::Result<()> {
     Err(io::Error::new(kind, last_line(&said)))
 }
 
+/// Unmounts at once, whoever uses it: who waits for an answer gets an error, and so does everybody who asks later.
+///
+/// # Errors
+/// What the system said.
+pub(super) fn abort(target: &Path) -> io::Result<()> {
+    Ok(umount2(target, MntFlags::MNT_FORCE | MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)?)
+}
+
+/// Requests of the FUSE mount with this device that are not answered; `None` where the kernel's list (fusectl) is not mounted.
+pub(super) fn waiting(device: u64) -> Option<usize> {
+    let connection = nix::sys::stat::minor(device);
+    std::fs::read_to_string(format!("/sys/fs/fuse/connections/{connection}/waiting")).ok()?.trim().parse().ok()
+}
+
 fn no_helper(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::NotFound {
         return io::Error::new(error.kind(), format!("{HELPER} is missing: install the package \"fuse3\", or run as root"));

@@ -70,11 +70,13 @@ impl Notifier {
         sys::replace(self.device.as_raw_fd(), closed)
     }
 
-    /// Has the kernel send again whatever it has sent and got no answer to, where it can.
-    pub(super) fn resend(&self) {
-        if self.features.have(Feature::Resend) {
+    /// Has the kernel send again whatever it has sent and got no answer to; false where it cannot.
+    pub(super) fn resend(&self) -> bool {
+        let can = self.features.have(Feature::Resend);
+        if can {
             self.send(FUSE_NOTIFY_RESEND, &[]);
         }
+        can
     }
 
     /// Tells the kernel of a change, at the latest with [`Kernel::flush`].

@@ -1,6 +1,6 @@
 //! The holder: keeps descriptors for as long as their mounts live, and tells the kernel of changes in them.
 //!
-//! One thread answers, without a clock: a connection costs one descriptor until its first message, and nothing is ever waited for. When there
+//! One thread answers: a connection costs one descriptor until its first message, and nothing is ever waited for. When there
 //! are too many connections the one that was silent for longest is closed.
 //!
 //! Telling the kernel is here for one reason: it waits, whatever the signal, for the lock of a directory, and who has that lock may wait for an answer of
@@ -31,13 +31,15 @@ use nix::unistd::Uid;
 use super::client::Holder;
 use super::message::{self, Answer, LONGEST, LONGEST_ID, LONGEST_INIT, Request};
 use super::{Error, Result};
-use crate::fuse::split_notifications;
+use crate::fuse::{is_gone, split_notifications};
 use crate::sys;
 
 /// Descriptors kept at most.
 pub const MOST_DEPOSITS: usize = 4096;
 /// Connections at most.
 const MOST_CONNECTIONS: usize = 64;
+/// How often it is looked for mounts that have ended, in milliseconds.
+const LOOK: u16 = 2000;
 /// Waiting connections.
 const BACKLOG: i32 = 64;
 
@@ -116,9 +118,8 @@ impl Server {
             let mut watched =
                 vec![PollFd::new(self.ending.as_fd(), PollFlags::POLLIN), PollFd::new(self.listener.as_fd(), PollFlags::POLLIN)];
             watched.extend(connections.iter().map(|c| PollFd::new(c.as_fd(), PollFlags::POLLIN)));
-            // Only their end is of interest, which is told without being asked for.
-            watched.extend(kept.values().map(|k| PollFd::new(k.device.as_fd(), PollFlags::empty())));
-            match poll(&mut watched, PollTimeout::NONE) {
+            let wait = if kept.is_empty() { PollTimeout::NONE } else { PollTimeout::from(LOOK) };
+            match poll(&mut watched, wait) {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -128,10 +129,9 @@ impl Server {
                 let _ = fs::remove_file(&self.path);
                 return Ok(());
             }
-            let (of_connections, of_kept) = happened[2..].split_at(connections.len());
-            let mut ended = of_kept.iter().map(|events| !events.is_empty());
-            kept.retain(|_, _| !ended.next().unwrap_or(false));
-            let mut spoke = of_connections.iter().map(|events| !events.is_empty());
+            // After the wait, since any request of the kernel would end a wait for them.
+            kept.retain(|_, kept| !is_gone(kept.device.as_fd()));
+            let mut spoke = happened[2..].iter().map(|events| !events.is_empty());
             let (speaking, mut silent): (Vec<_>, Vec<_>) =
                 std::mem::take(&mut connections).into_iter().partition(|_| spoke.next().unwrap_or(false));
             silent.extend(speaking.into_iter().filter_map(|connection| answer(connection, &mut kept, &tellers)));

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use gitmount_store::ids::ObjectId;
 use gitmount_store::objects::Objects;
@@ -69,6 +70,19 @@ pub struct Bounded<V> {
     limit: u64,
     at_least: usize,
     kept: Mutex<Kept<V>>,
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+/// How much a cache was of use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Use {
+    /// What was asked for and there.
+    pub hits: u64,
+    /// What was asked for and not there.
+    pub misses: u64,
+    /// Bytes that are kept now, as far as they were told.
+    pub bytes: u64,
 }
 
 #[derive(Debug)]
@@ -79,11 +93,20 @@ struct Kept<V> {
 
 impl<V: Clone> Bounded<V> {
     fn new(limit: u64, at_least: usize) -> Self {
-        Bounded { limit, at_least, kept: Mutex::new(Kept { map: LruCache::unbounded(), bytes: 0 }) }
+        let kept = Mutex::new(Kept { map: LruCache::unbounded(), bytes: 0 });
+        Bounded { limit, at_least, kept, hits: AtomicU64::new(0), misses: AtomicU64::new(0) }
     }
 
     /// What is kept for an object.
     pub fn get(&self, source: Source, id: ObjectId) -> Option<V> {
+        let found = self.look(source, id);
+        let counter = if found.is_some() { &self.hits } else { &self.misses };
+        counter.fetch_add(1, Ordering::Relaxed);
+        found
+    }
+
+    /// The same for who asked already, or asks for nobody: it is not counted.
+    pub fn look(&self, source: Source, id: ObjectId) -> Option<V> {
         self.kept.lock().map.get(&(source, id)).map(|(value, _)| value.clone())
     }
 
@@ -114,6 +137,11 @@ impl<V: Clone> Bounded<V> {
             kept.bytes -= bytes;
         }
         drop(kept);
+    }
+
+    /// How much it was of use so far.
+    pub fn used(&self) -> Use {
+        Use { hits: self.hits.load(Ordering::Relaxed), misses: self.misses.load(Ordering::Relaxed), bytes: self.bytes() }
     }
 
     /// Bytes that are kept now, as far as they were told.

@@ -120,7 +120,8 @@ impl Engine {
             spec::Notify::None => Notify::None,
             spec::Notify::Inotify => Notify::Inotify,
         };
-        MountOptions { allow_other: true, notify, ..MountOptions::new(target, view.spec.url.to_string()) }
+        let without = self.context.without.clone();
+        MountOptions { allow_other: true, notify, without, ..MountOptions::new(target, view.spec.url.to_string()) }
     }
 
     pub(super) fn view_options(&self, view: &Shown) -> ViewOptions {

@@ -147,7 +147,7 @@ fn status(view: &Shown) -> proto::View {
         state: if waiting { proto::State::Waiting } else { health.state.into() }.into(),
         last_attempt_ms: health.last_attempt.map(millis),
         last_success_ms: health.last_success.map(millis),
-        error: health.error.unwrap_or_default(),
+        error: health.error.or_else(|| view.state_error()).unwrap_or_default(),
         mounts: targets.iter().map(|target| target.path().as_os_str().as_bytes().to_vec()).collect(),
         store: view.context.store.root().as_os_str().as_bytes().to_vec(),
         requests: view.mount().map(|m| m.requests()).unwrap_or_default().into_iter().map(|(n, c)| (n.to_owned(), c)).collect(),

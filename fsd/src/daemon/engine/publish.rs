@@ -130,9 +130,7 @@ impl Engine {
         if view.entrust(target, credential) {
             view.tell(Kind::Credential, "the view has another credential".to_owned());
             view.catch_up();
-            if let Err(error) = view.write() {
-                tracing::warn!(view = %view.id, %error, "the view's record is not up to date");
-            }
+            view.write_or_later();
         }
     }
 
@@ -174,8 +172,8 @@ impl Engine {
         if ending {
             self.lock().views.retain(|other| !Arc::ptr_eq(other, view));
             self.end(view);
-        } else if let Err(error) = view.write() {
-            tracing::warn!(view = %view.id, %error, "the view's record is not up to date");
+        } else {
+            view.write_or_later();
         }
     }
 }

@@ -83,7 +83,7 @@ impl Engine {
                 view.entrust(&path, &Credential::anonymous());
             }
         }
-        view.write()?;
+        view.write_or_later();
         if !resumed {
             view.tell(Kind::Replaced, format!("the mount at {} was held by nobody: it is mounted anew", point.display()));
         }

@@ -97,11 +97,13 @@ struct Bed {
     log: Log,
     health: Arc<Mutex<Health>>,
     shown: Arc<Shown>,
+    diary: Arc<Diary>,
 }
 
 fn bed(every: Option<Duration>, outcomes: impl IntoIterator<Item = Scripted>, gate: Option<Receiver<()>>, refuse: Option<CommitId>) -> Bed {
     let log = Log::default();
     let health = Arc::new(Mutex::new(Health::default()));
+    let diary = Arc::<Diary>::default();
     let shown = Arc::new(Shown { log: Arc::clone(&log), now: Mutex::new(commit(1)), refuse });
     let upstream = Script { log: Arc::clone(&log), outcomes: Mutex::new(outcomes.into_iter().collect()), gate };
     let mut schedule = Schedule::new(every);
@@ -113,9 +115,10 @@ fn bed(every: Option<Duration>, outcomes: impl IntoIterator<Item = Scripted>, ga
         schedule,
         random: Box::new(Low),
         holds: vec![(commit(1), Box::new(Pinned(Arc::clone(&log), commit(1))))],
+        diary: Arc::clone(&diary),
     })
     .unwrap();
-    Bed { follow, log, health, shown }
+    Bed { follow, log, health, shown, diary }
 }
 
 impl Bed {
@@ -170,6 +173,8 @@ fn a_failure_keeps_what_is_shown_and_is_told_to_who_waits() {
     let health = record(&bed.health).clone();
     assert_eq!((health.state, health.fetches, health.failures), (State::Ok, 3, 2));
     assert_eq!(bed.log(), ["fetch", "fetch", "fetch"]);
+    let kinds: Vec<Kind> = bed.diary.all().iter().map(|event| event.kind()).collect();
+    assert_eq!(kinds, [Kind::FetchFailed, Kind::FetchRecovered], "only the first failure is noted");
 }
 
 #[test]

@@ -96,7 +96,7 @@ impl Spooled {
         let (offset, length) = parts.range(number).ok_or(FsError::Stale)?;
         let mut out = Section { file: &self.file, at: offset, end: offset + length, failed: None };
         match (parts.write(number, &mut out), out.failed) {
-            (_, Some(error)) => Err(no_spool(error)),
+            (_, Some(error)) => Err(no_spool(&self.dir, error)),
             (Err(error), None) => Err(disk(error)),
             (Ok(()), None) => {
                 self.progressed(|progress| {
