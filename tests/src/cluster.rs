@@ -17,6 +17,7 @@ mod layout;
 mod namespace;
 mod node;
 mod pki;
+pub mod pods;
 mod process;
 
 use std::fs;
@@ -28,7 +29,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use nix::mount::MntFlags;
 
-pub use driver::{Driver, NAMESPACE, helm};
+pub use driver::{Driver, NAMESPACE, USUAL, helm};
 pub use forge::{Forge, User};
 pub use kubectl::{Event, Kubectl, condition};
 pub use namespace::Namespace;

@@ -1,38 +1,51 @@
 //! The driver as people install it: the chart in `deploy/chart`, rendered by the real helm, with the programs under test.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::build::Component;
 use super::image::{self, Image};
 use super::process::until;
-use super::{Cluster, Event};
+use super::{Cluster, Event, Namespace};
 use crate::run::{command, run};
 use crate::scratch;
 
 /// The namespace that the driver is in.
 pub const NAMESPACE: &str = "gitmount-system";
+/// The chart's values that most tests want: the tests' servers may speak `http://`, and what fails is tried again soon.
+pub const USUAL: [&str; 2] = ["hosts.allowHttp=true", "demandMinInterval=1s"];
+const SETS: [&str; 2] = ["gitmount-hold", "gitmount-node"];
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// A driver that is deployed; nobody else deploys another one on this cluster meanwhile. It stays when this is dropped, so that the next
-/// test need not start it.
+/// A driver that is deployed. It stays when this is dropped, so that the next test need not start it.
 #[derive(Debug)]
 pub struct Driver<'a> {
     cluster: &'a Cluster,
     manifest: String,
-    _lock: scratch::Lock,
+    _lock: Option<scratch::Lock>,
 }
 
 impl Cluster {
     /// Deploys the driver, or changes the one that is there, and waits until it runs on every node. `values` are the chart's, as
-    /// `helm --set` takes them.
+    /// `helm --set` takes them. Nobody else deploys another one until this is dropped. A test that changes the driver or ends something
+    /// of it has the cluster to itself ([`Namespace::alone`](super::Namespace::alone)).
     pub fn deploy_driver(&self, values: &[&str]) -> Result<Driver<'_>> {
         let lock = scratch::exclusive(&format!("cluster{}-driver", self.layout.network().slot()))?;
-        let mut driver = Driver { cluster: self, manifest: String::new(), _lock: lock };
+        let mut driver = Driver { cluster: self, manifest: String::new(), _lock: None };
         driver.update(&image::gitmount()?, values)?;
+        driver._lock = Some(lock);
+        Ok(driver)
+    }
+
+    /// The driver with the [`USUAL`] values, for a test that leaves it as it is and may share it with others. The test has its namespace
+    /// already, so that none that has the cluster to itself changes the driver meanwhile.
+    pub fn usual_driver(&self, _: &Namespace) -> Result<Driver<'_>> {
+        let mut driver = self.deploy_driver(&USUAL)?;
+        driver._lock = None;
         Ok(driver)
     }
 
@@ -76,16 +89,33 @@ impl Cluster {
 impl Driver<'_> {
     /// Changes the image and the values, as an upgrade does.
     pub fn update(&mut self, image: &Image, values: &[&str]) -> Result<()> {
-        self.cluster.load_image(image)?;
         self.manifest = self.cluster.render_chart(image, values)?;
+        if self.is_deployed() {
+            return Ok(());
+        }
+        if self.record().exists() {
+            fs::remove_file(self.record())?;
+        }
+        self.cluster.load_image(image)?;
         let labels = json!({"pod-security.kubernetes.io/enforce": "privileged"});
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}});
         self.cluster.kubectl.apply_object(&namespace)?;
         self.cluster.kubectl.apply(&self.manifest)?;
-        for set in ["gitmount-hold", "gitmount-node"] {
+        for set in SETS {
             self.cluster.wait_daemonset(NAMESPACE, set, DEADLINE)?;
         }
-        Ok(())
+        Ok(fs::write(self.record(), &self.manifest)?)
+    }
+
+    /// Whether exactly this runs already, so that there is nothing to wait for.
+    fn is_deployed(&self) -> bool {
+        let before = fs::read_to_string(self.record()).unwrap_or_default();
+        before == self.manifest && SETS.iter().all(|set| self.cluster.wait_daemonset(NAMESPACE, set, Duration::ZERO).is_ok())
+    }
+
+    /// The manifest that was deployed last.
+    fn record(&self) -> PathBuf {
+        self.cluster.dir().join("driver.yaml")
     }
 
     /// The name of its pod on a node (`node1`); `part` is `node` or `hold`.
@@ -96,6 +126,31 @@ impl Driver<'_> {
         let names = pods["items"].as_array().into_iter().flatten().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
         let found = names.filter_map(|pod| pod["metadata"]["name"].as_str()).find(|name| name.starts_with(&prefix));
         Ok(found.with_context(|| format!("{node} has no pod {prefix}…"))?.to_owned())
+    }
+
+    /// The views of the daemon on a node that show something of `url`, as `gitmount status --output json` lists them.
+    pub fn views(&self, node: &str, url: &str) -> Result<Vec<Value>> {
+        let words = ["gitmount", "status", "--output", "json"];
+        let out = self.cluster.kubectl.exec_in(NAMESPACE, &self.pod("node", node)?, "fsd", &words)?.success()?.out();
+        let views: Vec<Value> = serde_json::from_str(&out).with_context(|| format!("gitmount status printed {out}"))?;
+        Ok(views.into_iter().filter(|view| view["url"] == url).collect())
+    }
+
+    /// The metrics of a container (`fsd`, `csi`) on a node.
+    pub fn metrics(&self, node: &str, container: &str) -> Result<String> {
+        let pod = self.cluster.kubectl.json(&["get", "pod", &self.pod("node", node)?, "-n", NAMESPACE])?;
+        let address = pod["status"]["podIP"].as_str().context("the node's pod has an address")?;
+        let port = if container == "fsd" { 9808 } else { 9809 };
+        let mut curl = command("curl");
+        curl.args(["--silent", "--show-error", "--fail", "--max-time", "10", &format!("http://{address}:{port}/metrics")]);
+        Ok(run(&mut curl)?.success()?.out())
+    }
+
+    /// `git_csi_volume_abnormal` of a volume; `None` when it has no series.
+    pub fn abnormal(&self, node: &str, namespace: &str, volume: &str) -> Result<Option<u64>> {
+        let text = self.metrics(node, "csi")?;
+        let series = format!("git_csi_volume_abnormal{{namespace=\"{namespace}\",volume=\"{volume}\"}} ");
+        text.lines().find_map(|line| line.strip_prefix(&series)).map(|value| Ok(value.trim().parse()?)).transpose()
     }
 
     /// Takes it away, with its namespace.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::layout::Layout;
@@ -117,6 +117,18 @@ impl Kubectl {
     /// Runs a command in a pod's first container. A failing exit code is no error.
     pub fn exec(&self, namespace: &str, pod: &str, words: &[&str]) -> Result<Finished> {
         self.run(&[&["exec", "-n", namespace, pod, "--"], words].concat())
+    }
+
+    /// Waits, in the pod, until a file has this text.
+    pub fn wait_text(&self, namespace: &str, pod: &str, file: &str, text: &str, deadline: Duration) -> Result<()> {
+        let script = "until [ \"$(cat \"$1\" 2>&1)\" = \"$2\" ]; do usleep 100000; done";
+        let limit = deadline.as_secs().to_string();
+        let waited = self.exec(namespace, pod, &["timeout", &limit, "sh", "-c", script, "sh", file, text])?;
+        if waited.code() != 0 {
+            let now = self.exec(namespace, pod, &["timeout", "10", "cat", file])?;
+            bail!("{file} in the pod {namespace}/{pod} is not {text:?} after {deadline:?}, but {:?} {}", now.out(), now.err());
+        }
+        Ok(())
     }
 
     /// Runs a command in one container of a pod.

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use serde_json::json;
 
-use super::{Cluster, pki};
+use super::{Cluster, pki, pods};
 use crate::scratch;
 
 /// A namespace that is deleted, with everything in it, when this is dropped.
@@ -65,9 +65,11 @@ impl Drop for Namespace {
             eprintln!("in the namespace {}:\n{}", self.name, shown.unwrap_or_default());
         }
         // Not waited for a graceful end: what a test left running is of no use any more.
-        let pods = ["delete", "pods", "--all", "-n", &self.name, "--grace-period=1", "--timeout=60s"];
+        let all_pods = ["delete", "pods", "--all", "-n", &self.name, "--grace-period=1", "--timeout=60s"];
         let namespace = ["delete", "namespace", &self.name, "--timeout=60s"];
-        for words in [&pods[..], &namespace[..]] {
+        let of = format!("{}={}", pods::OF, self.name);
+        let volumes = ["delete", "persistentvolumes", "--selector", &of, "--timeout=60s"];
+        for words in [&all_pods[..], &namespace[..], &volumes[..]] {
             if let Err(error) = self.cluster.kubectl.out(words) {
                 eprintln!("the namespace {} is not deleted: {error:#}", self.name);
             }

@@ -25,7 +25,8 @@ pub fn tree(repo: &Repo, revision: &str) -> Result<Tree> {
     tree
 }
 
-fn read(stream: &mut impl Read) -> Result<Tree> {
+/// What is in an archive.
+pub fn read(stream: &mut impl Read) -> Result<Tree> {
     let mut tree = Tree::new();
     let mut extended: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
     loop {

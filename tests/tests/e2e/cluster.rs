@@ -3,13 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use gitmount_tests::cluster::pods::Pod;
 use gitmount_tests::cluster::{Cluster, Namespace, image};
 use gitmount_tests::run::wait_for;
 use serde_json::{Value, json};
-
-use crate::cluster::pods::{busybox, with};
-
-pub(crate) mod pods;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -20,8 +17,8 @@ fn pods_run_on_both_nodes_and_reach_each_other_and_the_machine() -> Result<()> {
     let k = &cluster.kubectl;
     ensure!(cluster.nodes().len() == 2);
     for node in cluster.nodes() {
-        let pod = busybox(&node.name(), &node.name(), "echo started; httpd -f -p 8080 -h /etc");
-        k.apply_object(&with(pod, namespace.name(), &json!({})))?;
+        let pod = Pod::new(namespace.name(), &node.name(), &node.name()).script("echo started; httpd -f -p 8080 -h /etc");
+        k.apply_object(&pod.object())?;
     }
     let first = k.wait_pod_ready(namespace.name(), "node1", DEADLINE)?;
     k.wait_pod_ready(namespace.name(), "node2", DEADLINE)?;
@@ -43,8 +40,8 @@ fn pods_run_on_both_nodes_and_reach_each_other_and_the_machine() -> Result<()> {
 fn a_pod_may_have_users_of_its_own() -> Result<()> {
     let cluster = Cluster::get()?;
     let namespace = Namespace::new(cluster, "users")?;
-    let pod = with(busybox("p", "node1", "sleep infinity"), namespace.name(), &json!({"hostUsers": false}));
-    cluster.kubectl.apply_object(&pod)?;
+    let pod = Pod::new(namespace.name(), "p", "node1").with("hostUsers", false.into());
+    cluster.kubectl.apply_object(&pod.object())?;
     cluster.kubectl.wait_pod_ready(namespace.name(), "p", DEADLINE)?;
     let map = cluster.kubectl.exec(namespace.name(), "p", &["cat", "/proc/self/uid_map"])?.success()?.out();
     let words: Vec<&str> = map.split_whitespace().collect();
@@ -57,7 +54,7 @@ fn pods_outlive_their_kubelet_and_containerd() -> Result<()> {
     let cluster = Cluster::get()?;
     let namespace = Namespace::alone(cluster, "restarts")?;
     let k = &cluster.kubectl;
-    k.apply_object(&with(busybox("p", "node2", "sleep infinity"), namespace.name(), &json!({})))?;
+    k.apply_object(&Pod::new(namespace.name(), "p", "node2").object())?;
     let before = k.wait_pod_ready(namespace.name(), "p", DEADLINE)?;
     let node = cluster.node_of(namespace.name(), "p")?;
     let (pid, kubelet, containerd) = (cluster.pid_of(namespace.name(), "p", "c")?, node.kubelet().pid(), node.containerd().pid());
@@ -71,7 +68,7 @@ fn pods_outlive_their_kubelet_and_containerd() -> Result<()> {
     let id = |pod: &Value| pod["status"]["containerStatuses"][0]["containerID"].clone();
     ensure!(id(&before) == id(&after), "the container was started again");
     // New pods start as well.
-    k.apply_object(&with(busybox("q", "node2", "sleep infinity"), namespace.name(), &json!({})))?;
+    k.apply_object(&Pod::new(namespace.name(), "q", "node2").object())?;
     k.wait_pod_ready(namespace.name(), "q", DEADLINE)?;
     Ok(())
 }
@@ -81,7 +78,7 @@ fn a_killed_container_starts_again() -> Result<()> {
     let cluster = Cluster::get()?;
     let namespace = Namespace::new(cluster, "killed")?;
     let k = &cluster.kubectl;
-    k.apply_object(&with(busybox("p", "node1", "sleep infinity"), namespace.name(), &json!({})))?;
+    k.apply_object(&Pod::new(namespace.name(), "p", "node1").object())?;
     k.wait_pod_ready(namespace.name(), "p", DEADLINE)?;
     let pid = cluster.pid_of(namespace.name(), "p", "c")?;
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL)?;
@@ -96,9 +93,8 @@ fn a_killed_container_starts_again() -> Result<()> {
 fn an_event_of_a_pod_is_seen() -> Result<()> {
     let cluster = Cluster::get()?;
     let namespace = Namespace::new(cluster, "events")?;
-    let mut pod = with(busybox("p", "node1", "true"), namespace.name(), &json!({}));
-    pod["spec"]["containers"][0]["image"] = "local/missing:1".into();
-    cluster.kubectl.apply_object(&pod)?;
+    let pod = Pod::new(namespace.name(), "p", "node1").container("image", "local/missing:1".into());
+    cluster.kubectl.apply_object(&pod.object())?;
     let event = cluster.kubectl.wait_event((namespace.name(), "Pod", "p"), DEADLINE, |event| event.reason == "ErrImageNeverPull")?;
     ensure!(event.kind == "Warning" && event.message.contains("local/missing:1") && event.component == "kubelet", "{event:?}");
     Ok(())
@@ -133,17 +129,16 @@ fn what_a_pod_mounts_is_seen_by_the_others_of_its_node() -> Result<()> {
     for node in cluster.nodes() {
         std::fs::create_dir_all(node.path(&at)?.join("tree"))?;
     }
-    k.apply_object(&with(busybox("mounter", "node1", ""), namespace.name(), &mounter))?;
+    let with = |pod: Pod, field: &str| pod.with(field, mounter[field].clone());
+    k.apply_object(&with(with(Pod::new(namespace.name(), "mounter", "node1"), "containers"), "volumes").object())?;
     let tree = cluster.nodes()[0].path(&at)?.join("tree");
     let mounted = wait_for("the mount", DEADLINE, || std::fs::read_to_string(tree.join("greeting")).ok());
     let mounted = mounted.with_context(|| k.logs(namespace.name(), "mounter", "c", false).unwrap_or_else(|error| format!("{error:#}")))?;
     ensure!(mounted == "hello\n");
     for node in cluster.nodes() {
-        let mut reader = with(busybox(&node.name(), &node.name(), "sleep infinity"), namespace.name(), &json!({}));
-        reader["spec"]["volumes"] = mounter["volumes"].clone();
-        reader["spec"]["containers"][0]["volumeMounts"] =
-            json!([{"name": "shared", "mountPath": "/shared", "mountPropagation": "HostToContainer"}]);
-        k.apply_object(&reader)?;
+        let mounts = json!([{"name": "shared", "mountPath": "/shared", "mountPropagation": "HostToContainer"}]);
+        let reader = with(Pod::new(namespace.name(), &node.name(), &node.name()), "volumes").container("volumeMounts", mounts);
+        k.apply_object(&reader.object())?;
         k.wait_pod_ready(namespace.name(), &node.name(), DEADLINE)?;
     }
     let read = |pod: &str| k.exec(namespace.name(), pod, &["cat", "/shared/tree/greeting"]);
