@@ -103,7 +103,7 @@ impl Mend {
         let headers = self.decoder.decode(&block.bytes).map_err(|_| bad("a header block cannot be decoded"))?;
         let mut bytes = vec![];
         for (name, value) in headers {
-            let value = if name == b":authority" && value.contains(&b'/') { b"localhost".to_vec() } else { value };
+            let value = if name == b":authority" && !is_authority(&value) { b"localhost".to_vec() } else { value };
             // A literal that is not indexed, with a new name (RFC 7541, section 6.2.2).
             bytes.push(0);
             for text in [&name, &value] {
@@ -127,6 +127,11 @@ impl Mend {
             (kind, flags) = (CONTINUATION, 0);
         }
     }
+}
+
+/// Whether it can be a host with or without a port. The kubelet's path comes as it is or percent-encoded, by the version of its library.
+fn is_authority(value: &[u8]) -> bool {
+    value.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-._:[]".contains(byte))
 }
 
 /// The header block's part in a HEADERS frame, without padding and priority.
@@ -298,11 +303,12 @@ mod tests {
 
     #[test]
     fn an_authority_that_is_one_stays() {
-        let mut encoder = Encoder::new();
-        let block = encoder.encode([(&b":authority"[..], &b"localhost:80"[..])]);
-        let mut out = vec![];
-        Mend::new().feed(&[PREFACE, &frame(HEADERS, END_HEADERS, 1, &block)].concat(), &mut out).unwrap();
-        assert_eq!(read(&out).0[0][0].1, b"localhost:80");
+        for (sent, read_as) in [("localhost:80", "localhost:80"), ("[::1]:80", "[::1]:80"), ("%2Fvar%2Flib%2Fa.sock", "localhost")] {
+            let block = Encoder::new().encode([(&b":authority"[..], sent.as_bytes())]);
+            let mut out = vec![];
+            Mend::new().feed(&[PREFACE, &frame(HEADERS, END_HEADERS, 1, &block)].concat(), &mut out).unwrap();
+            assert_eq!(read(&out).0[0][0].1, read_as.as_bytes());
+        }
     }
 
     #[test]
