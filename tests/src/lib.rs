@@ -11,6 +11,7 @@
 //! - [`torture`]: readers that check that they see one commit at a time.
 //! - [`daemon`]: a `gitmount daemon` of a test's own, and a client of its socket.
 //! - [`csi`]: a `gitmount-csi` of a test's own, called as a kubelet calls it.
+//! - [`deploy`]: the examples and other files below `deploy/`.
 //! - [`compare`]: a directory against what git says of a commit.
 //! - [`cluster`]: a real Kubernetes with two nodes.
 
@@ -18,6 +19,7 @@ pub mod cluster;
 pub mod compare;
 pub mod csi;
 pub mod daemon;
+pub mod deploy;
 pub mod fixtures;
 pub mod git;
 pub mod import;
