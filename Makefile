@@ -5,7 +5,11 @@ SECONDS ?= 60
 # Test files with a long form: each looks at GITMOUNT_TORTURE.
 TORTURE ?= torture torture_kills daemon_kills many_views hand_over store switch_alive model kernel_free
 
-.PHONY: help test torture cluster cluster-down cluster-build lint fmt fuzz bench
+# The processor of the image's programs.
+IMAGE_TARGET ?= x86_64-unknown-linux-musl
+IMAGE_NAME ?= gitmount:0.1.0
+
+.PHONY: help test torture cluster cluster-down cluster-build lint fmt fuzz bench image manifests
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -40,3 +44,15 @@ fuzz: ## every fuzz target for SECONDS (60) seconds
 bench: ## compare with a checkout, git clone and git worktree; ARGS=--small takes a minute, ARGS=--help lists more
 	cargo build --locked --workspace --bin gitmount --bin gitmount-bench
 	"$${CARGO_TARGET_DIR:-target}/debug/gitmount-bench" $(ARGS)
+
+# Static programs, in a profile of their own: `debug/gitmount-image` only puts them into the tar.
+image: ## the container image, without a container engine: target/image/gitmount.tar (or IMAGE_NAME, IMAGE_TARGET)
+	rustup target list --installed | grep -qx $(IMAGE_TARGET) || rustup target add $(IMAGE_TARGET)
+	cargo build --locked --workspace --bin gitmount --bin gitmount-csi --profile image --target $(IMAGE_TARGET)
+	cargo build --locked --workspace --bin gitmount-image
+	mkdir -p target/image
+	"$${CARGO_TARGET_DIR:-target}/debug/gitmount-image" --programs "$${CARGO_TARGET_DIR:-target}/$(IMAGE_TARGET)/image" \
+		--name $(IMAGE_NAME) --revision "$$(git rev-parse HEAD 2>/dev/null)" --output target/image/gitmount.tar
+
+manifests: ## write deploy/manifests anew from the chart
+	GITMOUNT_WRITE=1 cargo test --locked --workspace --test chart -- manifests

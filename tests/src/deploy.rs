@@ -145,3 +145,11 @@ pub fn example_repository(path: &Path) -> Result<Repo> {
     repo.line(["tag", "v1.3.1", "master"])?;
     Ok(repo)
 }
+
+/// The program `helm`.
+///
+/// # Errors
+/// When it is not there.
+pub fn helm() -> Result<PathBuf> {
+    Ok(std::env::var_os("HELM").context("HELM is not set")?.into())
+}

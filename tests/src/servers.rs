@@ -11,6 +11,7 @@ pub mod proxy;
 pub mod ssh;
 pub mod tls;
 
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -22,6 +23,18 @@ use crate::run;
 /// A port nobody listens on.
 pub fn free_port() -> Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+/// The answer to `GET path`, with its headers, of whatever listens on `address`.
+///
+/// # Errors
+/// When nobody answers.
+pub fn http_get(address: &str, path: &str) -> Result<String> {
+    let mut stream = TcpStream::connect(address)?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
 }
 
 /// A server process; it and its children end when this is dropped.

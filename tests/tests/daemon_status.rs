@@ -1,7 +1,5 @@
 //! Status, statistics and metrics answer from memory, whatever hangs.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -12,6 +10,7 @@ use gitmount_tests::fixtures;
 use gitmount_tests::run::wait_for;
 use gitmount_tests::scratch;
 use gitmount_tests::servers::http::{Fault, HttpServer};
+use gitmount_tests::servers::http_get;
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -103,14 +102,6 @@ fn a_watcher_is_told_of_switches_failures_and_what_is_not_served() -> Result<()>
     Ok(())
 }
 
-fn get(address: &str, path: &str) -> Result<String> {
-    let mut stream = TcpStream::connect(address)?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    Ok(answer)
-}
-
 #[test]
 fn metrics_follow_the_views_and_go_with_them() -> Result<()> {
     let dir = scratch::dir()?;
@@ -126,7 +117,7 @@ fn metrics_follow_the_views_and_go_with_them() -> Result<()> {
     let target = daemon.target("a");
     let commit = client.publish(&target, view(&server.url("r.git")), None)?.commit;
     std::fs::read(target.join("a"))?;
-    let metrics = get(&address, "/metrics")?;
+    let metrics = http_get(&address, "/metrics")?;
     for part in [
         "git_csi_volume_abnormal{namespace=\"n\",volume=\"v\"} 0",
         &format!("commit=\"{commit}\""),
@@ -153,13 +144,13 @@ fn metrics_follow_the_views_and_go_with_them() -> Result<()> {
     ensure!(series("gitmount_cache_bytes", "trees")? > 0.0);
     server.misbehave(Fault::status(500));
     ensure!(client.pull(&target).is_err());
-    ensure!(get(&address, "/metrics")?.contains("git_csi_volume_abnormal{namespace=\"n\",volume=\"v\"} 1"));
+    ensure!(http_get(&address, "/metrics")?.contains("git_csi_volume_abnormal{namespace=\"n\",volume=\"v\"} 1"));
     client.unpublish(&target)?;
-    let metrics = get(&address, "/metrics")?;
+    let metrics = http_get(&address, "/metrics")?;
     for gone in ["volume=\"v\"", &commit, "view=\"", &server.url("r.git")] {
         ensure!(!metrics.contains(gone), "{gone} is still in {metrics}");
     }
-    ensure!(get(&address, "/healthz")?.starts_with("HTTP/1.1 200") && get(&address, "/readyz")?.starts_with("HTTP/1.1 200"));
-    ensure!(get(&address, "/else")?.starts_with("HTTP/1.1 404"));
+    ensure!(http_get(&address, "/healthz")?.starts_with("HTTP/1.1 200") && http_get(&address, "/readyz")?.starts_with("HTTP/1.1 200"));
+    ensure!(http_get(&address, "/else")?.starts_with("HTTP/1.1 404"));
     Ok(())
 }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::image::Image;
 
 /// The programs in the image.
-pub const PROGRAMS: &[&str] = &["gitmount"];
+pub const PROGRAMS: &[&str] = &["gitmount", "gitmount-csi"];
 
 /// Where programs look for the certificates of authorities.
 pub const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
