@@ -82,6 +82,18 @@ impl Example {
         self.replace(&format!("the namespace {shown}"), |key, value| key == "namespace" && value == shown, namespace)
     }
 
+    /// The namespace of the objects that name none, as `kubectl -n` has it.
+    #[must_use]
+    pub fn within(mut self, namespace: &str) -> Self {
+        for object in &mut self.objects {
+            let everywhere = ["Namespace", "PersistentVolume"].iter().any(|kind| object["kind"] == *kind);
+            if !everywhere && object["metadata"]["namespace"].is_null() {
+                object["metadata"]["namespace"] = namespace.into();
+            }
+        }
+        self
+    }
+
     /// `value` for the key `key` of the Secret in it.
     ///
     /// # Errors
@@ -144,12 +156,4 @@ pub fn example_repository(path: &Path) -> Result<Repo> {
     repo.line(["branch", "--move", "--force", "master"])?;
     repo.line(["tag", "v1.3.1", "master"])?;
     Ok(repo)
-}
-
-/// The program `helm`.
-///
-/// # Errors
-/// When it is not there.
-pub fn helm() -> Result<PathBuf> {
-    Ok(std::env::var_os("HELM").context("HELM is not set")?.into())
 }

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
-use gitmount_tests::deploy::{checkout, helm, yaml};
+use gitmount_tests::cluster::helm;
+use gitmount_tests::deploy::{checkout, yaml};
 use gitmount_tests::mount::{gitmount, gitmount_csi};
 use gitmount_tests::run;
 use serde_json::Value;

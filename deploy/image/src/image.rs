@@ -18,6 +18,7 @@ pub struct Image {
     entrypoint: Vec<String>,
     environment: Vec<String>,
     labels: BTreeMap<String, String>,
+    compressed: bool,
 }
 
 /// What was written.
@@ -25,7 +26,7 @@ pub struct Image {
 pub struct Written {
     /// `sha256:…` of the manifest, by which registries know the image.
     pub digest: String,
-    /// Bytes of the layer, compressed.
+    /// Bytes of the layer, as it is fetched.
     pub compressed: usize,
     /// Bytes of the layer, as it lies on a node.
     pub unpacked: usize,
@@ -40,6 +41,7 @@ impl Image {
             entrypoint: Vec::new(),
             environment: Vec::new(),
             labels: BTreeMap::new(),
+            compressed: true,
         }
     }
 
@@ -92,6 +94,13 @@ impl Image {
         self
     }
 
+    /// Leaves the layer as it is: quickly written, for images that go nowhere.
+    #[must_use]
+    pub fn uncompressed(mut self) -> Self {
+        self.compressed = false;
+        self
+    }
+
     fn layer(&self) -> io::Result<Vec<u8>> {
         let mut writer = Writer::new(Vec::new());
         for (name, (mode, kind)) in &self.entries {
@@ -125,15 +134,19 @@ impl Image {
     /// When writing fails, or a path in the image is too long.
     pub fn write(&self, name: &str, out: impl Write) -> io::Result<Written> {
         let layer = self.layer()?;
-        let mut packed = GzBuilder::new().mtime(0).write(Vec::new(), Compression::best());
-        packed.write_all(&layer)?;
-        let packed = packed.finish()?;
+        let (packed, layer_type) = if self.compressed {
+            let mut packed = GzBuilder::new().mtime(0).write(Vec::new(), Compression::best());
+            packed.write_all(&layer)?;
+            (packed.finish()?, "application/vnd.oci.image.layer.v1.tar+gzip")
+        } else {
+            (layer.clone(), "application/vnd.oci.image.layer.v1.tar")
+        };
         let config = self.config(&sha256(&layer)).to_string().into_bytes();
         let manifest = json!({
             "schemaVersion": 2,
             "mediaType": "application/vnd.oci.image.manifest.v1+json",
             "config": described("application/vnd.oci.image.config.v1+json", &config),
-            "layers": [described("application/vnd.oci.image.layer.v1.tar+gzip", &packed)],
+            "layers": [described(layer_type, &packed)],
         });
         let manifest = manifest.to_string().into_bytes();
         let full = full_name(name);
