@@ -37,9 +37,11 @@ fn unpacked() -> Result<Option<(TempDir, Value)>> {
 const WORK: &str = r#"
 set -eu
 root=$1 url=$2 expected=$3
-in_image() { env -i PATH=/usr/bin HOME=/tmp /usr/sbin/chroot "$root" "$@"; }
+serve() { exec env -i PATH=/usr/bin HOME=/tmp /usr/sbin/chroot "$root" "$@"; }
+in_image() { (serve "$@"); }
 until_there() { for _ in $(seq 200); do [ -e "$root$1" ] && return; sleep 0.1; done; echo "$1 does not appear" >&2; return 1; }
-trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+started=
+trap 'kill $started 2>/dev/null || true' EXIT
 mount --rbind /dev "$root/dev"
 mount -t proc proc "$root/proc"
 mkdir "$root/one" "$root/two"
@@ -53,17 +55,17 @@ diff --recursive --no-dereference "$expected" "$root/one"
 in_image gitmount unmount /one
 
 # What the containers run.
-in_image gitmount hold --socket /run/hold.sock &
-in_image gitmount daemon --state /var/lib/gitmount --socket /run/fsd.sock --hold /run/hold.sock & daemon=$!
+serve gitmount hold --socket /run/hold.sock & started="$started $!"
+serve gitmount daemon --state /var/lib/gitmount --socket /run/fsd.sock --hold /run/hold.sock & daemon=$! started="$started $!"
 until_there /run/fsd.sock
-in_image gitmount-csi node --node-name node --endpoint unix:///run/csi.sock --daemon /run/fsd.sock &
+serve gitmount-csi node --node-name node --endpoint unix:///run/csi.sock --daemon /run/fsd.sock & started="$started $!"
 until_there /run/csi.sock
 in_image gitmount mount --socket /run/fsd.sock --ref main "$url" /two
 diff --recursive --no-dereference "$expected" "$root/two"
 kill -KILL $daemon
 wait $daemon || true
 rm "$root/run/fsd.sock"
-in_image gitmount daemon --state /var/lib/gitmount --socket /run/fsd.sock --hold /run/hold.sock &
+serve gitmount daemon --state /var/lib/gitmount --socket /run/fsd.sock --hold /run/hold.sock & started="$started $!"
 until_there /run/fsd.sock
 diff --recursive --no-dereference "$expected" "$root/two"
 in_image gitmount unmount --socket /run/fsd.sock /two
