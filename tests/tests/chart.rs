@@ -15,7 +15,9 @@ use serde_json::Value;
 fn rendered(values: &[&str]) -> Result<run::Finished> {
     let mut command = run::command(helm()?);
     command.args(["template", "gitmount"]).arg(checkout("deploy/chart")?).args(["--namespace", "gitmount-system"]);
-    values.iter().for_each(|value| drop(command.args(["--set", value])));
+    for value in values {
+        command.args(["--set", value]);
+    }
     run::run(&mut command)
 }
 
