@@ -2,5 +2,6 @@
 //! and kept for the next run (`make cluster-down` ends it).
 
 mod cluster;
+mod examples;
 mod forge;
 mod inline;
