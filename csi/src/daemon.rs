@@ -126,6 +126,33 @@ impl Daemon {
         limited(UNPUBLISH, client.unpublish(request)).await?.failure.map_or(Ok(()), |failure| Err(failure.into()))
     }
 
+    /// Notes a demand for all volumes of a repository; gives for how many views.
+    ///
+    /// # Errors
+    /// Any but `Busy`.
+    pub async fn demand(&self, url: &str) -> Result<u32, DaemonError> {
+        self.pulled(url, true, QUICK).await
+    }
+
+    /// Fetches a repository now, and waits.
+    ///
+    /// # Errors
+    /// Any but `Busy`.
+    pub async fn pull(&self, url: &str) -> Result<u32, DaemonError> {
+        self.pulled(url, false, UNPUBLISH).await
+    }
+
+    async fn pulled(&self, url: &str, no_wait: bool, limit: Duration) -> Result<u32, DaemonError> {
+        use proto::pull_response::Outcome;
+        let mut client = self.client.clone();
+        let request = proto::PullRequest { url: url.to_owned(), no_wait, ..Default::default() };
+        match limited(limit, client.pull(request)).await?.outcome {
+            Some(Outcome::Noted(noted)) => Ok(noted.views),
+            Some(Outcome::Failure(failure)) => Err(failure.into()),
+            Some(Outcome::Pulled(_)) | None => Err(DaemonError::Away("its answer is of another kind".into())),
+        }
+    }
+
     /// What happens from now on.
     ///
     /// # Errors

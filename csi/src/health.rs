@@ -35,6 +35,16 @@ impl Health {
         Health { daemon, seen: Mutex::default() }
     }
 
+    /// The views as they are now.
+    ///
+    /// # Errors
+    /// When the daemon does not answer.
+    pub async fn ask(&self) -> Result<Arc<Vec<proto::View>>, DaemonError> {
+        let views = Arc::new(self.daemon.status().await?);
+        *self.seen.lock().await = Seen { views: Arc::clone(&views), away: None, at: Some(Instant::now()) };
+        Ok(views)
+    }
+
     /// The views, as they are now when the daemon answers soon; else as they were.
     pub async fn look(&self) -> Seen {
         // Whoever comes meanwhile waits for the one question, which has a time limit.

@@ -21,9 +21,13 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use crate::health::{self, Health};
+use crate::http::{self, Limits};
 
 /// What Prometheus expects of its text format.
 const FORMAT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Who scrapes, and the kubelet.
+pub const LIMITS: Limits = Limits { connections: 32, life: Duration::from_secs(60) };
 
 /// How long a request may take.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -55,13 +59,12 @@ struct Row {
 /// # Errors
 /// When the address cannot be listened on.
 pub async fn serve(address: SocketAddr, source: Source) -> std::io::Result<()> {
-    let listener = tokio::net::TcpListener::bind(address).await?;
     let router = Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .with_state(source);
-    axum::serve(listener, router).await
+    http::serve(address, router, LIMITS).await
 }
 
 async fn metrics(State(source): State<Source>) -> Response {

@@ -23,6 +23,7 @@ use tonic::{Request, Response, Status};
 
 use crate::claims::Claims;
 use crate::daemon::{Daemon, DaemonError};
+use crate::demands::Published;
 use crate::events::Recorder;
 use crate::health::Health;
 use stages::Stages;
@@ -36,14 +37,15 @@ pub struct Service {
     health: Arc<Health>,
     recorder: Recorder,
     claims: Claims,
+    published: Published,
     stages: Stages,
     statistics: Statistics,
 }
 
 impl Service {
     /// The service of the node called `node`.
-    pub fn new(node: String, daemon: Daemon, health: Arc<Health>, recorder: Recorder, claims: Claims) -> Self {
-        Service { node, daemon, health, recorder, claims, stages: Stages::default(), statistics: Statistics::default() }
+    pub fn new(node: String, daemon: Daemon, health: Arc<Health>, recorder: Recorder, claims: Claims, published: Published) -> Self {
+        Service { node, daemon, health, recorder, claims, published, stages: Stages::default(), statistics: Statistics::default() }
     }
 }
 

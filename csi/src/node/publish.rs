@@ -138,6 +138,9 @@ impl Service {
         if published.again {
             return;
         }
+        if volume.persistent {
+            self.published.tell(&volume.spec_name);
+        }
         tracing::info!(volume = request.volume_id, target_path = request.target_path, commit = published.commit, "published");
         if !published.stale.is_empty() {
             let message = format!("{about}: the node's copy of commit {} is shown: {}", published.commit, published.stale);

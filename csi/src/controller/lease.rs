@@ -1,0 +1,118 @@
+//! The demand at the start: webhooks that came while no controller ran are lost, so one of the replicas demands a pull of every volume when
+//! it takes the lease, which it does when nobody holds it.
+
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Client};
+
+/// The lease's name.
+const NAME: &str = "gitmount-controller";
+
+/// A lease that was not renewed for so long is nobody's.
+const DURATION: Duration = Duration::from_secs(15);
+
+/// How often it is renewed, or tried for.
+const RENEW: Duration = Duration::from_secs(5);
+
+/// Takes part in the lease of `namespace` for ever, as `identity`; gives back each time it was taken from nobody.
+#[derive(Debug)]
+pub struct Candidate {
+    leases: Api<Lease>,
+    identity: String,
+    holds: bool,
+}
+
+/// Whose a lease is.
+#[derive(Debug, PartialEq, Eq)]
+enum Owner {
+    Own,
+    Nobody,
+    Other,
+}
+
+fn owner(spec: &LeaseSpec, identity: &str, now: jiff::Timestamp) -> Owner {
+    let holder = spec.holder_identity.as_deref().unwrap_or_default();
+    let lasts = Duration::from_secs(spec.lease_duration_seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or_default());
+    let alive = spec.renew_time.as_ref().is_some_and(|time| now.duration_since(time.0).unsigned_abs() < lasts);
+    match holder {
+        holder if holder == identity => Owner::Own,
+        "" => Owner::Nobody,
+        _ if alive => Owner::Other,
+        _ => Owner::Nobody,
+    }
+}
+
+impl Candidate {
+    /// A candidate that holds nothing yet.
+    pub fn new(client: Client, namespace: &str, identity: String) -> Self {
+        Candidate { leases: Api::namespaced(client, namespace), identity, holds: false }
+    }
+
+    /// Waits until the lease is taken: at the start, or when its holder is gone.
+    pub async fn taken(&mut self) {
+        loop {
+            match self.step().await {
+                Ok(true) => return,
+                Ok(false) => {}
+                Err(error) => tracing::warn!(%error, "the lease {NAME} cannot be taken or renewed"),
+            }
+            tokio::time::sleep(RENEW).await;
+        }
+    }
+
+    /// Takes or renews the lease; `true` when it was taken now.
+    async fn step(&mut self) -> kube::Result<bool> {
+        let now = jiff::Timestamp::now();
+        let spec = LeaseSpec {
+            holder_identity: Some(self.identity.clone()),
+            lease_duration_seconds: Some(i32::try_from(DURATION.as_secs()).unwrap_or(i32::MAX)),
+            renew_time: Some(MicroTime(now)),
+            ..Default::default()
+        };
+        let parameters = PostParams::default();
+        let written = match self.leases.get_opt(NAME).await? {
+            None => {
+                let metadata = ObjectMeta { name: Some(NAME.into()), ..Default::default() };
+                self.leases.create(&parameters, &Lease { metadata, spec: Some(spec) }).await
+            }
+            Some(mut lease) => {
+                if owner(lease.spec.as_ref().unwrap_or(&LeaseSpec::default()), &self.identity, now) == Owner::Other {
+                    self.holds = false;
+                    return Ok(false);
+                }
+                // With the version that was read: of two who write, one is refused.
+                lease.spec = Some(spec);
+                self.leases.replace(NAME, &parameters, &lease).await
+            }
+        };
+        match written {
+            Ok(_) => Ok(!std::mem::replace(&mut self.holds, true)),
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_its_holders_until_it_is_not_renewed() {
+        let now = jiff::Timestamp::now();
+        let spec = |holder: &str, age: u64| LeaseSpec {
+            holder_identity: Some(holder.into()),
+            lease_duration_seconds: Some(15),
+            renew_time: Some(MicroTime(now - Duration::from_secs(age))),
+            ..Default::default()
+        };
+        assert_eq!(owner(&spec("a", 1), "a", now), Owner::Own);
+        assert_eq!(owner(&spec("b", 14), "a", now), Owner::Other);
+        assert_eq!(owner(&spec("b", 16), "a", now), Owner::Nobody);
+        assert_eq!(owner(&spec("", 1), "a", now), Owner::Nobody);
+        assert_eq!(owner(&LeaseSpec::default(), "a", now), Owner::Nobody);
+    }
+}

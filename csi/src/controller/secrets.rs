@@ -1,0 +1,90 @@
+//! The one Secret that a request names. Its value is remembered for a moment only, so that many requests are one question and a changed
+//! Secret counts at once.
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, Client};
+use lru::LruCache;
+
+/// The key of the Secret that holds the string that the forge was given.
+const KEY: &str = "secret";
+
+/// How long an answer counts.
+const FRESH: Duration = Duration::from_secs(2);
+
+/// How long the API server may take.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Answers that are remembered.
+const REMEMBERED: NonZeroUsize = NonZeroUsize::new(256).expect("it is not zero");
+
+/// Values above this are none.
+const LONGEST: usize = 64 << 10;
+
+/// A value; it does not print.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Value(pub Vec<u8>);
+
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Value")
+    }
+}
+
+/// The API server's Secrets.
+pub struct Secrets {
+    client: Client,
+    known: Mutex<LruCache<(String, String), (Instant, Option<Value>)>>,
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secrets")
+    }
+}
+
+impl Secrets {
+    /// Asks with `client`.
+    pub fn new(client: Client) -> Self {
+        Secrets { client, known: Mutex::new(LruCache::new(REMEMBERED)) }
+    }
+
+    /// A Secret's value; `None` when there is no such Secret, or it has no such key, or one that is empty.
+    ///
+    /// # Errors
+    /// When the API server does not tell.
+    pub async fn value(&self, namespace: &str, name: &str) -> kube::Result<Option<Value>> {
+        let key = (namespace.to_owned(), name.to_owned());
+        if let Some((at, value)) = self.known().get(&key)
+            && at.elapsed() < FRESH
+        {
+            return Ok(value.clone());
+        }
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
+        let away = || kube::Error::Service("the API server does not answer".into());
+        let found = match tokio::time::timeout(LIMIT, secrets.get_opt(name)).await.map_err(|_| away())? {
+            // Roles for single Secrets: what is not allowed is not there.
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                tracing::warn!(namespace, secret = name, "the controller may not read this Secret: give its ServiceAccount a role for it");
+                None
+            }
+            found => found?,
+        };
+        let value = found.and_then(|secret| secret.data?.remove(KEY)).map(|bytes| {
+            // A line end at the end comes from `echo` and editors, and no forge's form takes one.
+            let end = bytes.0.iter().rposition(|byte| !b"\r\n".contains(byte)).map_or(0, |at| at + 1);
+            bytes.0[..end].to_vec()
+        });
+        let value = value.filter(|value| !value.is_empty() && value.len() <= LONGEST).map(Value);
+        self.known().put(key, (Instant::now(), value.clone()));
+        Ok(value)
+    }
+
+    fn known(&self) -> MutexGuard<'_, LruCache<(String, String), (Instant, Option<Value>)>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
