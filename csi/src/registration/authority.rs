@@ -237,8 +237,10 @@ mod tests {
         [&[length[1], length[2], length[3], kind, flags, 0, 0, 0, stream][..], payload].concat()
     }
 
+    type Headers = Vec<(Vec<u8>, Vec<u8>)>;
+
     /// The headers in each HEADERS frame (with its continuations), and the other frames.
-    fn read(mut bytes: &[u8]) -> (Vec<Vec<(Vec<u8>, Vec<u8>)>>, Vec<Vec<u8>>) {
+    fn read(mut bytes: &[u8]) -> (Vec<Headers>, Vec<Vec<u8>>) {
         bytes = bytes.strip_prefix(PREFACE).unwrap();
         let (mut decoder, mut block) = (Decoder::new(), vec![]);
         let (mut headers, mut others) = (vec![], vec![]);
