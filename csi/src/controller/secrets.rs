@@ -35,10 +35,13 @@ impl fmt::Debug for Value {
     }
 }
 
+/// What was answered lately, by namespace and name.
+type Known = LruCache<(String, String), (Instant, Option<Value>)>;
+
 /// The API server's Secrets.
 pub struct Secrets {
     client: Client,
-    known: Mutex<LruCache<(String, String), (Instant, Option<Value>)>>,
+    known: Mutex<Known>,
 }
 
 impl fmt::Debug for Secrets {
@@ -84,7 +87,7 @@ impl Secrets {
         Ok(value)
     }
 
-    fn known(&self) -> MutexGuard<'_, LruCache<(String, String), (Instant, Option<Value>)>> {
+    fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
