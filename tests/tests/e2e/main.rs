@@ -5,3 +5,4 @@ mod cluster;
 mod examples;
 mod forge;
 mod inline;
+mod webhooks;
