@@ -76,7 +76,8 @@ impl Book {
             Some(last) => time.as_millisecond() > i64::try_from(last).unwrap_or(i64::MAX) - GRACE,
             None => true,
         };
-        let mut urls: Vec<String> = own.into_iter().filter(newer).map(|view| view.url.clone()).collect();
+        let mut urls: Vec<String> =
+            own.into_iter().filter(|view| view.pull != "never").filter(newer).map(|view| view.url.clone()).collect();
         urls.sort_unstable();
         urls.dedup();
         (!urls.is_empty()).then(|| Act { urls, commit: demand.commit.clone() })
@@ -157,6 +158,13 @@ mod tests {
         let mut inline = view("pv", None);
         inline.volumes[0].persistent = false;
         assert!(book.due("pv", &[inline]).is_none());
+    }
+
+    #[test]
+    fn a_volume_that_never_pulls_ignores_it() {
+        let mut book = Book::default();
+        book.annotated("pv", Some(at(1)));
+        assert!(book.due("pv", &[fsd::View { pull: "never".into(), ..view("pv", None) }]).is_none());
     }
 
     #[test]

@@ -145,9 +145,11 @@ pub fn secret(namespace: &str, name: &str, values: &[(&str, &str)]) -> Value {
     json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": namespace}, "stringData": pairs(values)})
 }
 
-/// Several objects that are applied together.
+/// Several objects, or lists of them, that are applied together.
 pub fn list(objects: &[Value]) -> Value {
-    json!({"apiVersion": "v1", "kind": "List", "items": objects})
+    // kubectl takes no list in a list.
+    let flat = objects.iter().flat_map(|object| object["items"].as_array().map_or(std::slice::from_ref(object), Vec::as_slice));
+    json!({"apiVersion": "v1", "kind": "List", "items": flat.collect::<Vec<_>>()})
 }
 
 fn pairs(pairs: &[(&str, &str)]) -> Map<String, Value> {
