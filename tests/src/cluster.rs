@@ -19,6 +19,7 @@ mod node;
 mod pki;
 pub mod pods;
 mod process;
+pub mod readers;
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -29,6 +30,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use nix::mount::MntFlags;
 
+pub use cgroup::starve;
 pub use driver::{Driver, NAMESPACE, USUAL, helm};
 pub use forge::{Forge, User};
 pub use kubectl::{Event, Kubectl, condition};

@@ -100,6 +100,27 @@ impl Cgroup {
     }
 }
 
+/// Leaves a process, and what shares its cgroup, no more memory than it has now and a bit: the kernel kills it when it needs more.
+pub fn starve(pid: i32) -> Result<()> {
+    const STEP: u64 = 1 << 20;
+    let list = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
+    let kind = if unified() { "" } else { "memory" };
+    let path = list.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        fields.next()?.split(',').any(|name| name == kind).then(|| fields.next()).flatten()
+    });
+    let path = path.with_context(|| format!("the process {pid} is in no cgroup that limits memory: {list}"))?;
+    let root = if unified() { PathBuf::from(ROOT) } else { Path::new(ROOT).join("memory") };
+    let file = root.join(path.trim_start_matches('/')).join(if unified() { "memory.max" } else { "memory.limit_in_bytes" });
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let own = status.lines().find_map(|line| line.strip_prefix("RssAnon:")?.split_whitespace().next()?.parse::<u64>().ok());
+    let own = own.with_context(|| format!("the process {pid} has no memory: {status}"))? << 10;
+    // Version 1 refuses what is less than what cannot be reclaimed.
+    let taken = (1..=64).find(|steps| fs::write(&file, (own + steps * STEP).to_string()).is_ok());
+    ensure!(taken.is_some(), "{} takes no limit near {own}", file.display());
+    Ok(())
+}
+
 fn unified() -> bool {
     Path::new(ROOT).join("cgroup.controllers").exists()
 }

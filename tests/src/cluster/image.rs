@@ -127,6 +127,15 @@ const USERS: &str = "root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/b
 
 /// `local/gitmount:…`, the programs under test, as they were built for the tests.
 pub fn gitmount() -> Result<Image> {
+    programs()?.build("local/gitmount", None)
+}
+
+/// Another image of the same programs, to be upgraded to.
+pub fn gitmount_labelled(label: &str) -> Result<Image> {
+    programs()?.file("/etc/gitmount-label", label.into(), 0o644).build("local/gitmount", None)
+}
+
+fn programs() -> Result<Builder> {
     let mut builder = Builder::empty()
         .file("/etc/passwd", USERS.into(), 0o644)
         .program("/usr/bin/gitmount", &mount::gitmount()?)?
@@ -135,5 +144,5 @@ pub fn gitmount() -> Result<Image> {
     if Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("csi").is_dir() {
         builder = builder.program("/usr/bin/gitmount-csi", &mount::gitmount_csi()?)?;
     }
-    builder.build("local/gitmount", None)
+    Ok(builder)
 }

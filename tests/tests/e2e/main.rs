@@ -5,4 +5,5 @@ mod cluster;
 mod examples;
 mod forge;
 mod inline;
+mod survival;
 mod webhooks;
