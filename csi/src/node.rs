@@ -145,8 +145,8 @@ impl Node for Service {
     ) -> Result<Response<csi::NodeGetVolumeStatsResponse>, Status> {
         let request = request.into_inner();
         required(&request.volume_id, "volume_id")?;
-        let path = absolute(&request.volume_path, "volume_path")?;
-        if !live::is_live(path)? {
+        let path = required(&request.volume_path, "volume_path")?;
+        if !path.starts_with('/') || !live::is_live(path)? {
             return Err(Status::not_found(format!("volume {:?} is not at {path}", request.volume_id)));
         }
         Ok(Response::new(self.statistics.of(path, &self.daemon, &self.health).await))

@@ -14,6 +14,7 @@ mod go;
 pub mod image;
 mod kubectl;
 mod layout;
+mod leaks;
 mod namespace;
 mod node;
 mod pki;

@@ -83,7 +83,7 @@ impl Kubectl {
     pub fn apply(&self, manifest: &str) -> Result<()> {
         let finished =
             run_with(&mut self.command(&["apply", "--server-side", "--force-conflicts", "-f", "-"]), manifest.as_bytes(), DEADLINE)?;
-        finished.success().with_context(|| format!("these could not be applied:\n{manifest}"))?;
+        finished.success().with_context(|| format!("these could not be applied:\n{:.2000}", manifest))?;
         Ok(())
     }
 

@@ -68,32 +68,37 @@ struct Rules {
 impl HttpServer {
     /// Serves the repositories below `root` over `http://`.
     pub fn plain(root: &Path) -> Result<Self> {
-        Self::start(root, Ipv4Addr::LOCALHOST, None)
+        Self::start(root, (Ipv4Addr::LOCALHOST, 0), None)
     }
 
     /// The same on another address of this machine, such as the one that a cluster's pods reach.
     pub fn plain_at(host: Ipv4Addr, root: &Path) -> Result<Self> {
-        Self::start(root, host, None)
+        Self::start(root, (host, 0), None)
+    }
+
+    /// The same on a port, such as that of a server that was dropped.
+    pub fn plain_on(host: Ipv4Addr, port: u16, root: &Path) -> Result<Self> {
+        Self::start(root, (host, port), None)
     }
 
     /// The same over `https://`, with a certificate of `ca`.
     pub fn tls_at(host: Ipv4Addr, root: &Path, ca: &TestCa) -> Result<Self> {
-        Self::start(root, host, Some(ca.server_config(&[&host.to_string()])?))
+        Self::start(root, (host, 0), Some(ca.server_config(&[&host.to_string()])?))
     }
 
     /// Serves the repositories below `root` over `https://127.0.0.1`, with a certificate of `ca`.
     pub fn tls(root: &Path, ca: &TestCa) -> Result<Self> {
-        Self::start(root, Ipv4Addr::LOCALHOST, Some(ca.server_config(&["localhost", "127.0.0.1"])?))
+        Self::start(root, (Ipv4Addr::LOCALHOST, 0), Some(ca.server_config(&["localhost", "127.0.0.1"])?))
     }
 
     /// The same with a certificate for another host.
     pub fn tls_named(root: &Path, ca: &TestCa, name: &str) -> Result<Self> {
-        Self::start(root, Ipv4Addr::LOCALHOST, Some(ca.server_config(&[name])?))
+        Self::start(root, (Ipv4Addr::LOCALHOST, 0), Some(ca.server_config(&[name])?))
     }
 
-    fn start(root: &Path, host: Ipv4Addr, tls: Option<Arc<rustls::ServerConfig>>) -> Result<Self> {
+    fn start(root: &Path, (host, port): (Ipv4Addr, u16), tls: Option<Arc<rustls::ServerConfig>>) -> Result<Self> {
         ensure!(backend::program().exists(), "these tests need `git http-backend`: install the package git");
-        let listener = TcpListener::bind((host, 0))?;
+        let listener = TcpListener::bind((host, port))?;
         let port = listener.local_addr()?.port();
         let scheme = if tls.is_some() { "https" } else { "http" };
         let shared = Arc::new(Shared {

@@ -1,10 +1,15 @@
 //! What users see of gitmount on a real Kubernetes, one module per behaviour. The cluster is brought up by the first test that needs it
 //! and kept for the next run (`make cluster-down` ends it).
 
+mod claim;
 mod cluster;
 mod examples;
 mod forge;
 mod inline;
+mod offline;
+mod private;
+mod refusals;
+mod sanity;
 mod scale;
 mod security;
 mod stopped;

@@ -10,10 +10,12 @@ use gitmount_store::{Fault, StoreError};
 use nix::unistd::{Gid, Uid};
 
 use super::{Claim, Engine};
+use crate::control::Failure;
 use crate::daemon::credential::{Credential, Fingerprint};
+use crate::daemon::health::State;
 use crate::daemon::measure;
 use crate::daemon::policy::Offline;
-use crate::daemon::shown::Shown;
+use crate::daemon::shown::{Shown, lock};
 use crate::daemon::spec::{self, Spec};
 use crate::daemon::state;
 use crate::fuse::{Mount, MountOptions, Notify};
@@ -29,8 +31,11 @@ impl Engine {
         let key = (format!("{:?}", spec.to_proto()) + &spec.url.normalized(), credential.fingerprint().clone());
         let mut inner = self.lock();
         loop {
-            if let Some(view) = inner.views.iter().find(|view| view.spec == *spec && view.admits(credential)) {
-                return Ok(Arc::clone(view));
+            let shared = inner.views.iter().find(|view| view.spec == *spec && view.admits(credential)).cloned();
+            if let Some(view) = shared {
+                drop(inner);
+                self.is_fit_to_begin_with(claim, &view)?;
+                return Ok(view);
             }
             claim.check()?;
             if !inner.making.contains(&key) {
@@ -45,6 +50,17 @@ impl Engine {
         let view = self.make(claim, spec, credential)?;
         self.lock().views.push(Arc::clone(&view));
         Ok(view)
+    }
+
+    /// A view whose host does not answer serves on, but nothing begins with it that would not begin without it.
+    fn is_fit_to_begin_with(&self, claim: &Claim<'_>, view: &Arc<Shown>) -> Result<()> {
+        if lock(&view.health).state == State::Ok {
+            return Ok(());
+        }
+        match view.pull(&|| claim.is_given_up()).map_err(Failure::into_error) {
+            Err(error) if view.spec.offline == Offline::Refuse || error.fault() != Fault::Unreachable => Err(error),
+            _ => Ok(()),
+        }
     }
 
     fn make(&self, claim: &Claim<'_>, spec: &Spec, credential: &Credential) -> Result<Arc<Shown>> {

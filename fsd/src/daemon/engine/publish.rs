@@ -16,6 +16,7 @@ use crate::daemon::bind::{self, Standing};
 use crate::daemon::credential::Credential;
 use crate::daemon::events::Kind;
 use crate::daemon::health::State;
+use crate::daemon::policy::Offline;
 use crate::daemon::record::Target;
 use crate::daemon::shown::{Shown, lock};
 use crate::daemon::spec::Spec;
@@ -117,9 +118,11 @@ impl Engine {
 
     fn published(&self, view: &Shown, again: bool) -> proto::Published {
         let health = lock(&view.health).clone();
+        // One that was shown before its host went away is stale to what begins with it now.
+        let stale = health.state == State::Stale || (health.state == State::Failing && view.spec.offline == Offline::AllowStale);
         proto::Published {
             commit: view.commit().map(|commit| commit.to_string()).unwrap_or_default(),
-            stale: if health.state == State::Stale { health.error.unwrap_or_default() } else { String::new() },
+            stale: if stale { health.error.unwrap_or_default() } else { String::new() },
             notices: lock(&view.notices).clone(),
             again,
         }
