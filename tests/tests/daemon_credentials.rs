@@ -169,3 +169,29 @@ fn the_secret_is_in_no_file_no_log_and_no_answer() -> Result<()> {
     ensure!(log.lines().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()), "every line of the log is an object");
     Ok(())
 }
+
+#[test]
+fn nothing_begins_with_a_view_whose_host_is_down_that_would_not_begin_without_it() -> Result<()> {
+    let dir = scratch::dir()?;
+    fixtures::small(&dir.path().join("r.git"), &[("a", "one\n")])?;
+    let server = HttpServer::plain(dir.path())?;
+    let daemon = Daemon::start(&["--timeout", "5s"])?;
+    let strict = view(&server.url("r.git"));
+    let stale = proto::ViewSpec { offline: "allowStale".into(), ..strict.clone() };
+    daemon.publish("strict", strict.clone())?;
+    daemon.publish("stale", stale.clone())?;
+    server.misbehave(Fault::status(500));
+    for name in ["strict", "stale"] {
+        ensure!(daemon.client()?.pull(&daemon.target(name)).is_err());
+    }
+    let refused = daemon.publish("strict-too", strict.clone()).err().context("its host is down")?.to_string();
+    ensure!(refused.starts_with("Unreachable: ") && !daemon.target("strict-too").exists(), "{refused}");
+    let published = daemon.publish("stale-too", stale)?;
+    ensure!(published.stale.contains("500"), "{published:?}");
+    // What is shown is not taken away, and a repeated publish finds it.
+    ensure!(daemon.publish("strict", strict.clone())?.again);
+    server.behave();
+    let published = daemon.publish("strict-too", strict)?;
+    ensure!(published.stale.is_empty() && daemon.client()?.status()?.views.len() == 2, "{published:?}");
+    Ok(())
+}

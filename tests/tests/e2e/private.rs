@@ -91,7 +91,9 @@ fn a_forge_by_token_that_is_revoked_and_rotated() -> Result<()> {
         ensure!(event.kind == "Warning");
     }
     told(cluster, (ns, "PersistentVolumeClaim", "data"), "GitFetchFailed", &[&url])?;
-    ensure!(driver.abnormal("node1", ns, "data")? == Some(1), "{}", driver.metrics("node1", "csi")?);
+    for volume in ["data", &claim.volume()] {
+        wait_for("the gauge", DEADLINE, || (driver.abnormal("node1", ns, volume).ok()? == Some(1)).then_some(()))?;
+    }
     fixtures::commit(&source, "second", &[("a", "two\n")])?;
     forge.push(&source, &repository)?;
     let second = forge.create_token(&owner, "second", false)?;
