@@ -282,9 +282,12 @@ impl Node {
             "--root-dir=/var/lib/kubelet".into(),
             "--cert-dir=/var/lib/kubelet/pki".into(),
         ];
+        let answers = || std::net::TcpStream::connect((self.address(), 10250)).is_ok();
+        // The threads of one that was ended may outlive its id for a moment, and its socket with them.
+        until("the end of an earlier kubelet", START, None, || Ok((!answers()).then_some(())))?;
         self.spawn(&daemon, "kubelet", &args)?;
         let what = format!("an answer of the kubelet of {}", self.name());
-        until(&what, START, Some(&daemon), || Ok(std::net::TcpStream::connect((self.address(), 10250)).ok().map(drop)))
+        until(&what, START, Some(&daemon), || Ok(answers().then_some(())))
     }
 }
 
