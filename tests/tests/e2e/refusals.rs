@@ -18,8 +18,10 @@ use serde_json::Value;
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Attributes beside the URL, which may be among them, and what is said of them.
-const ATTRIBUTES: [(&str, &[(&str, &str)], &[&str]); 20] = [
+/// A pod, attributes beside the URL, which may be among them, and what is said of them.
+type Mistake = (&'static str, &'static [(&'static str, &'static str)], &'static [&'static str]);
+
+const ATTRIBUTES: [Mistake; 20] = [
     ("no-url", &[("url", "")], &["attribute \"url\" is empty: give something like \"https://git.example.com/team/repo.git\""]),
     ("scheme", &[("url", "ftp://example.com/a.git")], &["url", "ftp", "https://"]),
     ("file", &[("url", "file:///etc")], &["url", "file", "not allowed"]),
@@ -63,7 +65,7 @@ fn each_mistake_is_said_on_the_pod() -> Result<()> {
     let mut objects: Vec<Value> = vec![];
     let mut expected: Vec<(String, Vec<String>)> = vec![];
     let mut refused = |name: &str, volume: Value, words: &[&str]| {
-        let node = if expected.len() % 2 == 0 { "node1" } else { "node2" };
+        let node = if expected.len().is_multiple_of(2) { "node1" } else { "node2" };
         objects.push(Pod::new(ns, name, node).volume("data", volume).object());
         expected.push((name.to_owned(), words.iter().map(|word| (*word).to_owned()).collect()));
     };
