@@ -70,7 +70,7 @@ impl Repository {
         let repository = Repository { git_dir, url, net, refs, objects, complete: Mutex::new(Vec::new()), sound: Mutex::new(None), in_use };
         // When somebody has the lock, what looks like a leftover is work in progress.
         if let Some(_lock) = Lock::try_take(&repository.lock_file())? {
-            clean::leftovers(&repository.git_dir)?;
+            repository.clear_leftovers()?;
         }
         Ok(repository)
     }
@@ -154,8 +154,14 @@ impl Repository {
     /// Takes the repository's lock for writing and clears what a killed process left.
     pub(crate) fn lock(&self, stop: &AtomicBool) -> Result<Lock> {
         let lock = Lock::take(&self.lock_file(), stop)?;
-        clean::leftovers(&self.git_dir)?;
+        self.clear_leftovers()?;
         Ok(lock)
+    }
+
+    /// Clears what a killed process left, under both locks: pins and credentials are written under the second alone, also while others fetch.
+    fn clear_leftovers(&self) -> Result<()> {
+        let _pins = self.lock_pins()?;
+        clean::leftovers(&self.git_dir)
     }
 
     /// Takes the lock that orders pinning and removing. Never held for long.

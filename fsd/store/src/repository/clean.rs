@@ -1,4 +1,4 @@
-//! What a killed fetch leaves behind. Only called under the repository's lock, so that nothing of a live fetch can be hit.
+//! What a killed fetch leaves behind. Only called under the repository's locks, so that nothing of a live process can be hit.
 
 use std::path::{Path, PathBuf};
 
