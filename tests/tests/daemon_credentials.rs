@@ -195,3 +195,23 @@ fn nothing_begins_with_a_view_whose_host_is_down_that_would_not_begin_without_it
     ensure!(published.stale.is_empty() && daemon.client()?.status()?.views.len() == 2, "{published:?}");
     Ok(())
 }
+
+#[test]
+fn many_credentials_at_once_are_all_noted() -> Result<()> {
+    let dir = scratch::dir()?;
+    fixtures::small(&dir.path().join("r.git"), &[("a", "one\n")])?;
+    // It takes any login.
+    let server = HttpServer::plain(dir.path())?;
+    let daemon = Daemon::start(&[])?;
+    let url = server.url("r.git");
+    let results: Vec<Result<_>> = std::thread::scope(|scope| {
+        let publish = |n: usize| {
+            let (daemon, url) = (&daemon, &url);
+            move || daemon.client()?.publish(&daemon.target(&format!("t{n}")), view(url), Some(token("user", &format!("token {n}"))))
+        };
+        let running: Vec<_> = (0..32).map(|n| scope.spawn(publish(n))).collect();
+        running.into_iter().map(|thread| thread.join().map_err(|_| anyhow::anyhow!("a publish panicked"))?).collect()
+    });
+    results.into_iter().collect::<Result<Vec<_>>>()?;
+    Ok(())
+}
