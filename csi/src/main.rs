@@ -156,7 +156,7 @@ async fn serve_controller(args: ControllerArgs) -> Result<()> {
             }
         }
     };
-    let mut candidate = Candidate::new(client, &args.namespace, args.identity);
+    let mut candidate = Candidate::new(client.clone(), &args.namespace, args.identity.clone());
     let start = async {
         volumes.listed().await;
         loop {
@@ -170,7 +170,10 @@ async fn serve_controller(args: ControllerArgs) -> Result<()> {
         ended = status => ended,
         () = volumes.watch() => bail!("the watch of PersistentVolumes ended"),
         () = start => Ok(()),
-        ended = end => ended,
+        ended = end => {
+            Candidate::new(client, &args.namespace, args.identity).release().await;
+            ended
+        }
     }
 }
 

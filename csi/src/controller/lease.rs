@@ -63,6 +63,25 @@ impl Candidate {
         }
     }
 
+    /// Gives the lease back, so that another replica need not wait until it runs out.
+    pub async fn release(&self) {
+        let released = async {
+            let Some(mut lease) = self.leases.get_opt(NAME).await? else { return Ok(()) };
+            if let Some(spec) = &mut lease.spec
+                && spec.holder_identity.as_deref() == Some(&self.identity)
+            {
+                spec.holder_identity = None;
+                self.leases.replace(NAME, &PostParams::default(), &lease).await?;
+            }
+            Ok::<_, kube::Error>(())
+        };
+        match tokio::time::timeout(RENEW, released).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "the lease {NAME} is not given back"),
+            Err(_) => tracing::warn!("the lease {NAME} is not given back: the API server does not answer"),
+        }
+    }
+
     /// Takes or renews the lease; `true` when it was taken now.
     async fn step(&mut self) -> kube::Result<bool> {
         let now = jiff::Timestamp::now();

@@ -28,11 +28,30 @@ pub struct Row {
     last_success: Option<String>,
     error: Option<String>,
     mounts: Vec<String>,
+    /// For which pods they are, in the same order; nothing is known of a pod for a mount that was made by hand.
+    pods: Vec<Option<Pod>>,
     requests: BTreeMap<String, u64>,
     pid: Option<u32>,
     store: Option<String>,
     #[serde(skip)]
     success: Option<SystemTime>,
+}
+
+/// Whose volume a mount is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Pod {
+    namespace: String,
+    name: String,
+    /// The volume's name in the pod, or of the PersistentVolume.
+    volume: String,
+    claim: Option<String>,
+}
+
+impl Pod {
+    fn of(volume: proto::Volume) -> Option<Self> {
+        let proto::Volume { namespace, pod: name, spec_name: volume, claim, .. } = volume;
+        (!name.is_empty()).then(|| Pod { namespace, name, volume, claim: Some(claim).filter(|claim| !claim.is_empty()) })
+    }
 }
 
 /// Runs the command.
@@ -90,6 +109,7 @@ fn row(entry: Entry) -> Row {
         success: view.last_success_ms.map(time),
         error: Some(view.error).filter(|e| !e.is_empty()),
         mounts: view.mounts.iter().map(|m| lossy(m)).collect(),
+        pods: view.volumes.into_iter().map(Pod::of).collect(),
         requests: view.requests.into_iter().collect(),
         pid: Some(pid),
         store: Some(lossy(&view.store)).filter(|s| !s.is_empty()),
@@ -112,6 +132,16 @@ pub(super) fn state(state: proto::State) -> &'static str {
     }
 }
 
+/// Where a view is: a kubelet's path says little, the pod says all.
+fn places(row: &Row) -> Vec<String> {
+    let pods = row.pods.iter().map(Option::as_ref).chain(std::iter::repeat(None));
+    let place = |(mount, pod): (&String, Option<&Pod>)| match pod {
+        Some(Pod { namespace, name, volume, .. }) => format!("{namespace}/{name} {volume}"),
+        None => mount.clone(),
+    };
+    row.mounts.iter().zip(pods).map(place).collect()
+}
+
 /// The table, with each error on a line of its own below its mount.
 fn table(rows: &[Row], now: SystemTime) -> String {
     if rows.is_empty() {
@@ -127,7 +157,7 @@ fn table(rows: &[Row], now: SystemTime) -> String {
         };
         let commit = if row.commit.is_empty() { "-" } else { row.commit.get(..12).unwrap_or(&row.commit) };
         let cells = [
-            printable(&row.mounts.join(", ")),
+            printable(&places(row).join(", ")),
             row.state.to_owned(),
             printable(&reference),
             commit.to_owned(),
@@ -205,7 +235,8 @@ mod tests {
         let expected = serde_json::json!({
             "url": "https://example.com/a.git", "ref": "main", "path": "docs", "commit": "0123456789abcdef0123456789abcdef01234567",
             "state": "failing", "last_attempt": "2023-11-14T22:14:20.000Z", "last_success": "2023-11-14T22:13:20.123Z",
-            "error": "host \"example.com\" does not answer", "mounts": ["/mnt/a"], "requests": {"lookup": 3}, "pid": 7, "store": "/cache",
+            "error": "host \"example.com\" does not answer", "mounts": ["/mnt/a"], "pods": [],
+            "requests": {"lookup": 3}, "pid": 7, "store": "/cache",
         });
         assert_eq!(json, expected);
     }
@@ -231,6 +262,24 @@ mod tests {
              /mnt/a     failing  main:docs  0123456789ab  5m ago  https://example.com/a.git\n\
              \x20 host \"example.com\" does not answer\n"
         );
+    }
+
+    #[test]
+    fn a_pod_is_shown_in_place_of_its_path() {
+        let volume = proto::Volume {
+            namespace: "sites".into(),
+            pod: "reader".into(),
+            spec_name: "franchises".into(),
+            claim: "data".into(),
+            ..Default::default()
+        };
+        let (mounts, volumes) = (vec![b"/pods/1/mount".to_vec(), b"/mnt/a".to_vec()], vec![volume, proto::Volume::default()]);
+        let row = row(live(7, proto::View { mounts, volumes, ..view() }));
+        let json = serde_json::to_value(&row).unwrap();
+        let pod = serde_json::json!({"namespace": "sites", "name": "reader", "volume": "franchises", "claim": "data"});
+        assert_eq!(json["pods"], serde_json::json!([pod, null]));
+        let text = table(&[row], SystemTime::now());
+        assert!(text.contains("sites/reader franchises, /mnt/a ") && !text.contains("/pods/"), "{text}");
     }
 
     #[test]
