@@ -20,7 +20,8 @@ test: ## all tests; needs root, /dev/fuse and the packages that README.md names
 torture: ## the long form of the tests that have one (switches, kills, models); takes an hour
 	GITMOUNT_TORTURE=1 cargo test --locked --workspace --no-fail-fast $(foreach test,$(TORTURE),--test $(test)) -- --nocapture
 
-CLUSTER = cargo run --locked --quiet --workspace --bin gitmount-cluster --
+# `cargo run` knows no `--workspace`, without which the dependencies would get other features.
+CLUSTER = cargo build --locked --quiet --workspace --bin gitmount-cluster && "$${CARGO_TARGET_DIR:-target}/debug/gitmount-cluster"
 
 cluster: ## the Kubernetes of the end-to-end tests: bring it up, or say where it is
 	$(CLUSTER) up

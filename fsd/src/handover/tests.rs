@@ -107,7 +107,11 @@ fn a_notification_that_waits_keeps_nobody_else_waiting() {
     assert_eq!(Holder::connect(&path).expect("connects").collect().expect("answers").len(), 1);
     assert!(!telling.is_finished());
     drop(other);
-    telling.join().expect("no panic").expect("the mount is gone, which is no failure of the holder");
+    // The mount is gone, which is no failure of the holder; it may have found that out before it was asked.
+    match telling.join().expect("no panic") {
+        Ok(()) | Err(Error::Refused(_)) => {}
+        Err(error) => panic!("{error}"),
+    }
 }
 
 #[test]

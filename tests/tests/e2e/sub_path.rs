@@ -68,7 +68,7 @@ fn a_sub_path_follows_pushes_and_a_nested_mount_stays() -> Result<()> {
     both("two")?;
     kept("after a switch")?;
 
-    let runs = || Some(k.json(&["get", "pod", "sub", "-n", ns]).ok()?["status"]["containerStatuses"][0]["restartCount"].as_u64()?);
+    let runs = || k.json(&["get", "pod", "sub", "-n", ns]).ok()?["status"]["containerStatuses"][0]["restartCount"].as_u64();
     k.exec(ns, "sub", &["touch", "/tmp/end"])?.success()?;
     wait_for("another run of the container", DEADLINE, || runs().filter(|runs| *runs > 0))?;
     k.wait_pod_ready(ns, "sub", DEADLINE)?;

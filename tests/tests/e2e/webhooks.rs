@@ -28,15 +28,14 @@ fn commit(repo: &Repo, text: &str) -> Result<()> {
 /// The address of a controller that is ready.
 fn controller(cluster: &Cluster) -> Result<String> {
     let selector = "app.kubernetes.io/component=controller";
-    let found = wait_for("a controller that is ready", DEADLINE, || {
+    wait_for("a controller that is ready", DEADLINE, || {
         let pods = cluster.kubectl.json(&["get", "pods", "-n", NAMESPACE, "-l", selector]).ok()?;
         let ready = |pod: &&Value| {
             pod["metadata"]["deletionTimestamp"].is_null() && gitmount_tests::cluster::condition(pod, "Ready") == Some("True")
         };
         let pod = pods["items"].as_array()?.iter().find(ready)?;
         Some(format!("{}:8080", pod["status"]["podIP"].as_str()?))
-    });
-    found
+    })
 }
 
 /// The status and the text of an answer.
