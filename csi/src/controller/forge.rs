@@ -257,5 +257,9 @@ mod tests {
         // The example of GitHub's documentation of webhooks.
         let documented = "757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
         assert_eq!(signature(b"Hello, World!", b"It's a Secret to Everybody"), documented);
+        // The guide's example, signed by openssl.
+        let body = br#"{"url":"https://git.example.com/data/franchises.git","ref":"refs/heads/main"}"#;
+        let signed = "sha256=8f3f0f87db843491faff5fd3a073161a2fbcfae207841ccf60a76f8cfaa97083";
+        assert!(verifies(&[(GENERIC, signed)], body, b"the string you gave"));
     }
 }

@@ -13,6 +13,7 @@ use gitmount_tests::import::Import;
 use gitmount_tests::run::wait_for;
 use gitmount_tests::scratch;
 use gitmount_tests::servers::http::HttpServer;
+use gitmount_tests::servers::http_get;
 use serde_json::{Value, json};
 
 const DEADLINE: Duration = Duration::from_secs(90);
@@ -155,6 +156,10 @@ fn what_is_not_signed_marks_nothing_and_tells_nothing() -> Result<()> {
     ensure!(demanded(cluster, &foreign.volume())? == before.1, "another namespace's Secret marks nothing here");
     let tag = body.replace("refs/heads/main", "refs/heads/other");
     ensure!(post(&address, &path, &gitlab(KEY), tag.as_bytes())? == (200, "marked 0".to_owned()));
+    let metrics = http_get(&address.replace(":8080", ":9810"), "/metrics")?;
+    for series in ["git_csi_webhook_requests_total{result=\"refused\"}", "git_csi_webhook_marked_total"] {
+        ensure!(metrics.lines().any(|line| line.starts_with(series) && !line.ends_with(" 0")), "{series} in {metrics}");
+    }
     ensure!(post(&address, &path, &[("X-Gitlab-Event", "Note Hook"), ("X-Gitlab-Token", KEY)], b"{}")? == (200, "marked 0".to_owned()));
     Ok(())
 }
