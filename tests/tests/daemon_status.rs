@@ -117,7 +117,9 @@ fn metrics_follow_the_views_and_go_with_them() -> Result<()> {
     let target = daemon.target("a");
     let commit = client.publish(&target, view(&server.url("r.git")), None)?.commit;
     std::fs::read(target.join("a"))?;
-    let metrics = http_get(&address, "/metrics")?;
+    // A request is counted after its answer, which the reader has already.
+    let read = || http_get(&address, "/metrics").ok().filter(|metrics| metrics.contains("operation=\"read\"} 1\n"));
+    let metrics = wait_for("the read in the metrics", DEADLINE, read)?;
     for part in [
         "git_csi_volume_abnormal{namespace=\"n\",volume=\"v\"} 0",
         &format!("commit=\"{commit}\""),
@@ -125,7 +127,6 @@ fn metrics_follow_the_views_and_go_with_them() -> Result<()> {
         "gitmount_view_since_success_seconds{",
         "gitmount_switch_duration_seconds_count 0",
         "gitmount_fetched_bytes_total ",
-        "operation=\"read\"} 1\n",
         "gitmount_cache_requests_total{cache=\"trees\",result=\"miss\"} ",
         "gitmount_cache_requests_total{cache=\"blobs\",result=\"hit\"} ",
         "gitmount_cache_bytes{cache=\"trees\"} ",
