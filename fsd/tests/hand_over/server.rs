@@ -23,7 +23,7 @@ use tempfile::TempDir;
 const HOME: &str = "GITMOUNT_TEST_SERVES";
 const SERVED: &str = "refs/heads/served";
 const ID: &str = "the mount";
-pub(crate) const SOON: Duration = Duration::from_secs(20);
+pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 /// Where everything of one mount is.
 #[derive(Debug, Clone)]
