@@ -234,7 +234,8 @@ fn a_claims_two_secrets_and_a_restart_of_the_driver() -> Result<()> {
     for kind in ["Pod", "PersistentVolumeClaim"] {
         let words =
             "holds another credential, which its host has not refused: name one Secret in both nodeStageSecretRef and nodePublishSecretRef";
-        told(cluster, (ns, kind, "differ"), "GitVolumeRefused", &[words])?;
+        let event = told(cluster, (ns, kind, "differ"), "GitVolumeRefused", &[words])?;
+        ensure!(event.message.matches(&claim("differ").volume()).count() == 1, "it names the volume once: {event:?}");
         told(cluster, (ns, kind, "none"), "GitVolumeRefused", &["give a token"])?;
         let event = told(cluster, (ns, kind, "stage"), "GitVolumeNoPublishSecret", &["nodeStageSecretRef alone", "nodePublishSecretRef"])?;
         ensure!(event.count == 1 && event.kind == "Warning", "{event:?}");

@@ -61,10 +61,9 @@ impl Engine {
                 _ => {
                     return Err(StoreError::new(
                         Fault::Refused,
-                        format!(
-                            "volume {handle:?} holds another credential, which its host has not refused: \
-                             name one Secret in both nodeStageSecretRef and nodePublishSecretRef"
-                        ),
+                        // Which volume it is, the driver says.
+                        "the volume holds another credential, which its host has not refused: \
+                         name one Secret in both nodeStageSecretRef and nodePublishSecretRef",
                     ));
                 }
             }

@@ -50,7 +50,8 @@ impl Offer {
             let name = if auth.keys.len() == 1 { "the SSH key".to_owned() } else { format!("SSH key {}", index + 1) };
             match decode(text.reveal()) {
                 Ok(Loaded::Key(key)) => offer.keys.push(Key { name, key }),
-                Ok(Loaded::Locked(_)) => return Err(locked(&name)),
+                // It comes from a Secret: there is no agent to speak of.
+                Ok(Loaded::Locked(_)) => return Err(locked(&name, "a \"ssh-privatekey\" without one")),
                 Err(why) => return Err(StoreError::new(Fault::Refused, format!("{name} {why}"))),
             }
         }
@@ -68,7 +69,7 @@ impl Offer {
             && offer.agent.is_none()
             && (offer.keys.is_empty() || !auth.keys_optional)
         {
-            return Err(locked(name));
+            return Err(locked(name, "a key without one, or add it to an ssh-agent with ssh-add"));
         }
         Ok(offer)
     }
@@ -114,10 +115,8 @@ impl Offer {
     }
 }
 
-fn locked(name: &str) -> StoreError {
-    let message =
-        format!("{name} has a passphrase, which nobody is asked for: give a key without one, or add it to an ssh-agent with ssh-add");
-    StoreError::new(Fault::Refused, message)
+fn locked(name: &str, remedy: &str) -> StoreError {
+    StoreError::new(Fault::Refused, format!("{name} has a passphrase, which nobody is asked for: give {remedy}"))
 }
 
 /// The state of a login.

@@ -56,7 +56,9 @@ fn a_key_with_a_passphrase_is_refused_at_once() {
         assert!(message.contains(&format!("key{index} has a passphrase")) && message.contains("ssh-add"), "{form:?}: {message}");
         let text = Secret::new(std::fs::read_to_string(&path).unwrap());
         let texts = SshAuth { keys: vec![text], agent: Some("/nowhere".into()), ..SshAuth::default() };
-        assert!(refusal(&texts).contains("the SSH key has a passphrase"), "{form:?}: no agent is asked for a key that was given as a text");
+        let message = refusal(&texts);
+        assert!(message.contains("the SSH key has a passphrase"), "{form:?}: no agent is asked for a key that was given as a text");
+        assert!(message.contains("\"ssh-privatekey\"") && !message.contains("ssh-a"), "{form:?}: {message}");
 
         let both = Offer::load(&auth(&[&path, &plain])).unwrap();
         assert_eq!((both.keys.len(), both.locked.len()), (1, 1), "{form:?}: another key may do");
