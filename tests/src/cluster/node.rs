@@ -28,6 +28,8 @@ const DIRECTORIES: [(&str, &str); 7] = [
     ("gitmount", "/var/lib/gitmount"),
     ("gitmount-run", "/run/gitmount"),
 ];
+/// Those of them that a boot finds empty.
+const VOLATILE: [&str; 2] = ["containerd-state", "gitmount-run"];
 const START: Duration = Duration::from_secs(60);
 
 /// One of the cluster's nodes.
@@ -153,6 +155,30 @@ impl Node {
         self.start_containerd()
     }
 
+    /// Ends everything that runs on it at once, and with it every mount and what is below `/run`, and starts it again with what is on its
+    /// disk; returns when its kubelet answers.
+    pub fn reboot(&self) -> Result<()> {
+        self.layout.node_cgroup(self.number).end()?;
+        // The kernel takes it away with the namespace, but not at once.
+        let link = self.layout.network().link(self.number);
+        until("the end of the node's link", START, None, || {
+            // What is not there is what is wanted.
+            let _ = run::run(command("ip").args(["link", "delete", &link]));
+            Ok((!Path::new("/sys/class/net").join(&link).exists()).then_some(()))
+        })?;
+        for name in VOLATILE {
+            fs::remove_dir_all(self.dir().join(name))?;
+        }
+        fs::remove_file(self.ready())?;
+        self.start()?;
+        self.start_kubelet()
+    }
+
+    /// Exists when the namespaces are complete.
+    fn ready(&self) -> PathBuf {
+        self.dir().join("ready")
+    }
+
     pub(super) fn start(&self) -> Result<()> {
         self.layout.node_cgroup(self.number).make()?;
         self.cgroup().make()?;
@@ -170,7 +196,7 @@ impl Node {
             fs::create_dir_all(path)?;
             script.push_str(&format!("mount --bind '{}' {path}\n", dir.display()));
         }
-        let ready = self.dir().join("ready");
+        let ready = self.ready();
         // Shared, as systemd has it on every machine: hostPath volumes need it to propagate what is mounted.
         script.push_str(&format!("mount --make-rshared /\ntouch '{}'\nexec sleep infinity\n", ready.display()));
         let words = ["unshare", "--mount", "--net", "--propagation", "private", "sh", "-c", &script].map(OsStr::new);

@@ -8,6 +8,7 @@ mod forge;
 mod inline;
 mod offline;
 mod private;
+mod reboot;
 mod refusals;
 mod sanity;
 mod scale;
