@@ -29,6 +29,10 @@ struct Labels {
     result: Result,
 }
 
+impl Result {
+    const ALL: [Result; 6] = [Result::marked, Result::ignored, Result::refused, Result::malformed, Result::limited, Result::failed];
+}
+
 /// The counters.
 #[derive(Debug)]
 pub struct Metrics {
@@ -42,6 +46,10 @@ impl Default for Metrics {
         let (mut registry, requests, marked) = (Registry::default(), Family::<Labels, Counter>::default(), Counter::default());
         registry.register("git_csi_webhook_requests", "Requests of webhooks, by what came of them", requests.clone());
         registry.register("git_csi_webhook_marked", "Volumes that were marked for a webhook", marked.clone());
+        // There from the start: of a counter that appears with its first request, an alert sees no increase.
+        for result in Result::ALL {
+            drop(requests.get_or_create(&Labels { result }));
+        }
         Metrics { registry, requests, marked }
     }
 }
@@ -77,6 +85,10 @@ mod tests {
         for line in [
             "git_csi_webhook_requests_total{result=\"marked\"} 1",
             "git_csi_webhook_requests_total{result=\"refused\"} 1",
+            "git_csi_webhook_requests_total{result=\"ignored\"} 0",
+            "git_csi_webhook_requests_total{result=\"malformed\"} 0",
+            "git_csi_webhook_requests_total{result=\"limited\"} 0",
+            "git_csi_webhook_requests_total{result=\"failed\"} 0",
             "git_csi_webhook_marked_total 3",
         ] {
             assert!(text.lines().any(|other| other == line), "{line} in {text}");

@@ -1,7 +1,8 @@
 //! `POST /webhook/<namespace>/<secret>`.
 //!
-//! Promises: the body is hashed as it comes, and no more of it is kept than [`LARGEST`], nor more of all bodies together than [`BUDGET`]; an
-//! answer to who does not know the Secret's value is the same whether there is such a Secret or not.
+//! Promises: the body is hashed as it comes, and no more of it is kept than [`LARGEST`], nor more of all bodies together than [`BUDGET`]
+//! and [`FREE`] of each connection; who holds the budget keeps no small request waiting; an answer to who does not know the Secret's value is
+//! the same whether there is such a Secret or not.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +28,10 @@ pub const LARGEST: usize = 25 << 20;
 
 /// Bytes of all bodies that are held at the same time.
 pub const BUDGET: usize = 64 << 20;
+
+/// Bytes of each body that need no place in the budget, so that large bodies that come slowly keep no usual request out: 16 MiB at most, with
+/// as many connections as [`LIMITS`] allows.
+pub const FREE: usize = 64 << 10;
 
 /// What the server of the webhooks allows.
 pub const LIMITS: Limits = Limits { connections: 256, life: Duration::from_secs(60) };
@@ -172,7 +177,8 @@ async fn read(
             if bytes.len() + piece.len() > LARGEST {
                 return Err(limited(StatusCode::PAYLOAD_TOO_LARGE, "the body is larger than 25 MiB"));
             }
-            let size = u32::try_from(piece.len()).unwrap_or(u32::MAX);
+            let counted = (bytes.len() + piece.len()).saturating_sub(FREE.max(bytes.len()));
+            let size = u32::try_from(counted).unwrap_or(u32::MAX);
             // A semaphore that nobody closes; whoever waits too long for a place ends with the time.
             if let Ok(place) = Arc::clone(budget).acquire_many_owned(size).await {
                 held.push(place);
@@ -238,6 +244,44 @@ mod tests {
         assert_eq!(read_all(1 << 20, BUDGET).await, Ok(1 << 20));
         assert_eq!(read_all(LARGEST + 1, BUDGET).await, Err((StatusCode::PAYLOAD_TOO_LARGE, BUDGET)), "and the places are free again");
         assert_eq!(read_all(1 << 20, 1 << 19).await, Err((StatusCode::REQUEST_TIMEOUT, 1 << 19)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_small_body_needs_no_place_among_large_ones_that_dribble() {
+        let slow = |_| {
+            let first = tokio_stream::iter([Ok::<_, std::io::Error>(vec![b'x'; FREE + BUDGET / 4])]);
+            Body::from_stream(first.chain(tokio_stream::pending())).into_data_stream()
+        };
+        let budget = Arc::new(Semaphore::new(BUDGET));
+        let dribbling: Vec<_> = (0..4)
+            .map(|n| {
+                let (body, budget) = (slow(n), Arc::clone(&budget));
+                tokio::spawn(async move { read(body, Signer::new(b"key"), &budget).await.is_ok() })
+            })
+            .collect();
+        while budget.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        let body = |pieces: &[usize]| {
+            let pieces: Vec<_> = pieces.iter().map(|size| Ok::<_, std::io::Error>(vec![b'x'; *size])).collect();
+            Body::from_stream(tokio_stream::iter(pieces)).into_data_stream()
+        };
+        let start = tokio::time::Instant::now();
+        for pieces in [&[1][..], &[FREE], &[FREE - 1, 1], &[1; 100]] {
+            let (_, bytes, held) = read(body(pieces), Signer::new(b"key"), &budget).await.unwrap();
+            let places: usize = held.iter().map(OwnedSemaphorePermit::num_permits).sum();
+            assert_eq!((bytes.len(), places), (pieces.iter().sum(), 0));
+        }
+        assert_eq!(start.elapsed(), Duration::ZERO, "nobody waited");
+        let larger = read(body(&[FREE, 1]), Signer::new(b"key"), &budget).await;
+        assert!(matches!(larger, Err(Refused(Outcome::limited, StatusCode::REQUEST_TIMEOUT, _))), "what is larger waits for its place");
+        for one in dribbling {
+            assert!(!one.await.unwrap(), "and those that dribble are given up");
+        }
+        assert_eq!(budget.available_permits(), BUDGET);
+        let (_, bytes, held) = read(body(&[FREE - 1, 3]), Signer::new(b"key"), &budget).await.unwrap();
+        assert_eq!((bytes.len(), BUDGET - budget.available_permits()), (FREE + 2, 2), "only what is beyond it counts");
+        drop(held);
     }
 
     #[tokio::test(start_paused = true)]
