@@ -143,6 +143,36 @@ fn a_mount_that_somebody_took_away_is_replaced() -> Result<()> {
 }
 
 #[test]
+fn what_somebody_unmounted_is_never_shown_as_an_empty_directory() -> Result<()> {
+    let server = server()?;
+    let shows = |daemon: &Daemon, name| fs::read_to_string(daemon.target(name).join("which")).is_ok_and(|text| text == "main\n");
+    for targets in [false, true] {
+        let daemon = Daemon::start(&[])?;
+        let published = |name| -> Result<bool> {
+            daemon.publish(name, view(&server.url("refs.git")))?;
+            Ok(shows(&daemon, name))
+        };
+        ensure!(published("a")? && published("b")?);
+        let mut gone = mounts_below(&daemon.state())?;
+        ensure!(gone.len() == 1, "both targets are one view: {gone:?}");
+        if targets {
+            gone.extend([daemon.target("a"), daemon.target("b")]);
+        }
+        for mount in &gone {
+            nix::mount::umount2(mount, nix::mount::MntFlags::MNT_DETACH)?;
+        }
+        for name in ["c", "a", "b"] {
+            ensure!(published(name)?, "{name} is empty after {gone:?} were unmounted");
+        }
+        for name in ["a", "b", "c"] {
+            daemon.client()?.unpublish(&daemon.target(name))?;
+        }
+        ensure!(daemon.client()?.status()?.views.is_empty() && mounts_below(&daemon.state())?.is_empty());
+    }
+    Ok(())
+}
+
+#[test]
 fn a_wrong_value_is_refused_by_its_name() -> Result<()> {
     let daemon = Daemon::start(&[])?;
     for (bad, word) in [

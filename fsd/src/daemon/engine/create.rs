@@ -11,6 +11,7 @@ use nix::unistd::{Gid, Uid};
 
 use super::{Claim, Engine};
 use crate::control::Failure;
+use crate::daemon::bind::{self, Standing};
 use crate::daemon::credential::{Credential, Fingerprint};
 use crate::daemon::health::State;
 use crate::daemon::measure;
@@ -31,7 +32,7 @@ impl Engine {
         let key = (format!("{:?}", spec.to_proto()) + &spec.url.normalized(), credential.fingerprint().clone());
         let mut inner = self.lock();
         loop {
-            let shared = inner.views.iter().find(|view| view.spec == *spec && view.admits(credential)).cloned();
+            let shared = inner.views.iter().find(|view| view.spec == *spec && view.admits(credential) && self.is_mounted(view)).cloned();
             if let Some(view) = shared {
                 drop(inner);
                 self.is_fit_to_begin_with(claim, &view)?;
@@ -50,6 +51,13 @@ impl Engine {
         let view = self.make(claim, spec, credential)?;
         self.lock().views.push(Arc::clone(&view));
         Ok(view)
+    }
+
+    /// Whether a view can be bound to targets. Somebody may have unmounted it, and what is bound from there would be an empty directory.
+    pub(super) fn is_mounted(&self, view: &Shown) -> bool {
+        let device = view.mount().filter(|mount| !mount.is_finished()).and_then(|mount| mount.device());
+        let standing = || bind::standing(&self.context.state.mount_point(&view.id));
+        device.is_some_and(|device| standing().is_ok_and(|there| there == Standing::Ours(device)))
     }
 
     /// A view whose host does not answer serves on, but nothing begins with it that would not begin without it.

@@ -88,7 +88,14 @@ impl Engine {
         loop {
             let (view, credential) = match presented {
                 Presented::Credential(own) | Presented::Rotated(own) => (self.find_or_make(claim, spec, own)?, Some(own)),
-                Presented::Shared(view, theirs) => (Arc::clone(view), theirs.as_ref()),
+                Presented::Shared(view, theirs) if self.is_mounted(view) => (Arc::clone(view), theirs.as_ref()),
+                Presented::Shared(_, Some(theirs)) => (self.find_or_make(claim, spec, theirs)?, Some(theirs)),
+                Presented::Shared(_, None) => {
+                    return Err(StoreError::new(
+                        Fault::Refused,
+                        "what the volume shows was unmounted, and its credential is not known: publish it again with its credential",
+                    ));
+                }
             };
             if !view.attach(target.clone()) {
                 if matches!(presented, Presented::Shared(..)) {
