@@ -1,15 +1,17 @@
 //! Demands: the annotation `git.liken.sh/pull-requested-at` on a PersistentVolume makes every node that holds the volume pull.
 //!
 //! - [`book`]: which demand makes a node pull, decided without a clock and a network of its own.
+//! - [`mod@spread`]: when it does.
 //!
 //! Promises: only the metadata of PersistentVolumes is watched; each value acts once; a demand that comes while the daemon is away acts when it
 //! is back; a host that does not show yet what was pushed is asked again, a few times.
 
 pub mod book;
+pub mod spread;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gitmount_proto::fsd::v1 as fsd;
 use k8s_openapi::api::core::v1::PersistentVolume;
@@ -23,6 +25,7 @@ use tokio_stream::StreamExt as _;
 use crate::daemon::Daemon;
 use crate::health::Health;
 use book::{Act, Book, Demand};
+use spread::Spread;
 
 /// The annotation that demands a pull: a time, RFC 3339.
 pub const REQUESTED: &str = "git.liken.sh/pull-requested-at";
@@ -71,6 +74,7 @@ pub fn start(client: Option<Client>, daemon: Daemon, health: Arc<Health>, spread
         let queue = queue.clone();
         tokio::spawn(async move { watch(client, queue).await });
     }
+    let spread = Spread::new(spread);
     let follower = Follower { daemon, health, spread, book: Book::default(), waiting: HashSet::new(), followed: HashMap::new() };
     tokio::spawn(follower.run(told));
     Published(queue)
@@ -126,7 +130,7 @@ fn annotated(volume: &PartialObjectMeta<PersistentVolume>) -> Told {
 struct Follower {
     daemon: Daemon,
     health: Arc<Health>,
-    spread: Duration,
+    spread: Spread,
     book: Book,
     /// Volumes to look at once the daemon answers.
     waiting: HashSet<String>,
@@ -166,25 +170,32 @@ impl Follower {
         let Ok(views) = self.health.ask().await else { return };
         for volume in std::mem::take(&mut self.waiting) {
             let Some(Act { urls, commit }) = self.book.due(&volume, &views) else { continue };
-            let (daemon, health, spread) = (self.daemon.clone(), Arc::clone(&self.health), self.spread);
-            let before = commits(&views, &volume);
+            let now = Instant::now();
+            let mut longest = Duration::ZERO;
+            for url in &urls {
+                let planned = self.spread.plan(url, now, fastrand::f64());
+                longest = longest.max(planned.wait);
+                if !planned.shared {
+                    let (daemon, url, name) = (self.daemon.clone(), url.clone(), volume.clone());
+                    tokio::spawn(async move {
+                        tokio::time::sleep(planned.wait).await;
+                        demand(&daemon, &url, &name).await;
+                    });
+                }
+            }
             self.followed.retain(|_, task| !task.is_finished());
-            let name = volume.clone();
-            let task = tokio::spawn(async move {
-                tokio::time::sleep(spread.mul_f64(fastrand::f64())).await;
-                for url in &urls {
-                    demand(&daemon, url, &name).await;
-                }
-                if let Some(commit) = commit {
-                    repoll(&daemon, &health, &name, &urls, &commit, &before).await;
-                }
-            });
-            // An older push is of no interest any more; its demand was told already, or is this one.
-            if let Some(older) = self.followed.insert(volume, task)
-                && self.spread.is_zero()
-            {
+            // Whether an older push was seen is of no interest any more.
+            if let Some(older) = self.followed.remove(&volume) {
                 older.abort();
             }
+            let Some(commit) = commit else { continue };
+            let (daemon, health, name) = (self.daemon.clone(), Arc::clone(&self.health), volume.clone());
+            let (before, asked) = (commits(&views, &volume), jiff::Timestamp::now());
+            let task = tokio::spawn(async move {
+                tokio::time::sleep(longest).await;
+                repoll(&daemon, &health, &name, &urls, &commit, &before, asked).await;
+            });
+            self.followed.insert(volume, task);
         }
     }
 }
@@ -199,9 +210,9 @@ async fn demand(daemon: &Daemon, url: &str, volume: &str) {
     }
 }
 
-/// Asks a host again that does not show a commit yet, once the demand itself was answered.
-async fn repoll(daemon: &Daemon, health: &Health, volume: &str, urls: &[String], commit: &str, before: &[String]) {
-    let asked = jiff::Timestamp::now().as_millisecond();
+/// Asks a host again that does not show a commit yet, once the demand that came at `asked` was answered.
+async fn repoll(daemon: &Daemon, health: &Health, volume: &str, urls: &[String], commit: &str, before: &[String], asked: jiff::Timestamp) {
+    let asked = asked.as_millisecond();
     let news = |views: &[fsd::View]| {
         let now = commits(views, volume);
         now.iter().any(|shown| shown == commit) || now != before
