@@ -199,5 +199,13 @@ fn rules_for_the_prometheus_operator_are_the_file_for_prometheus() -> Result<()>
     ensure!(find(&objects, "PrometheusRule", "gitmount")?["spec"]["groups"] == rules[0]["groups"]);
     let monitor = find(&objects, "PodMonitor", "gitmount-node")?;
     ensure!(monitor["spec"]["podMetricsEndpoints"].as_array().is_some_and(|endpoints| endpoints.len() == 2), "{monitor}");
+    let monitor = find(&objects, "PodMonitor", "gitmount-controller")?;
+    let pod = &find(&objects, "Deployment", "gitmount-controller")?["spec"]["template"];
+    for (name, value) in monitor["spec"]["selector"]["matchLabels"].as_object().context("matchLabels")? {
+        ensure!(pod["metadata"]["labels"][name] == *value, "{monitor} does not select {pod}");
+    }
+    let port = &monitor["spec"]["podMetricsEndpoints"][0]["port"];
+    let ports = pod["spec"]["containers"][0]["ports"].as_array().context("ports")?;
+    ensure!(ports.iter().any(|other| other["name"] == *port), "{monitor} names no port of {pod}");
     Ok(())
 }

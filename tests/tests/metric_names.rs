@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use gitmount_csi::controller::metrics::Metrics as ControllerMetrics;
 use gitmount_tests::daemon::{Daemon, view};
 use gitmount_tests::deploy::checkout;
 use gitmount_tests::fixtures;
@@ -72,14 +73,30 @@ fn what_is_named_is_served() -> Result<()> {
 
     let mut there = served(&wait_for("the daemon's metrics", DEADLINE, || metrics(&of_daemon))?);
     there.extend(served(&wait_for("the plugin's metrics", DEADLINE, || metrics(&of_plugin))?));
+    // The controller needs an API server to start; its metrics do not.
+    there.extend(served(&ControllerMetrics::default().render()?));
     ensure!(there.contains("gitmount_store_limit_bytes") && there.contains("git_csi_daemon_up"), "{there:?}");
-    for path in
-        ["deploy/grafana/gitmount.json", "deploy/prometheus/rules.yaml", "docs/daemon.md", "docs/kubernetes.md", "docs/troubleshooting.md"]
-    {
+    for path in [
+        "deploy/grafana/gitmount.json",
+        "deploy/prometheus/rules.yaml",
+        "docs/daemon.md",
+        "docs/kubernetes.md",
+        "docs/troubleshooting.md",
+        "docs/webhooks.md",
+    ] {
         let names = named(&fs::read_to_string(checkout(path)?)?);
         ensure!(!names.is_empty(), "{path} names no metric");
         let unknown: Vec<&String> = names.difference(&there).collect();
         ensure!(unknown.is_empty(), "{path} names {unknown:?}, which nobody serves; there are {there:?}");
+    }
+    let (dashboard, alerts) =
+        (fs::read_to_string(checkout("deploy/grafana/gitmount.json")?)?, fs::read_to_string(checkout("deploy/prometheus/rules.yaml")?)?);
+    for metric in ["git_csi_webhook_requests_total", "git_csi_webhook_marked_total", "git_csi_demanded_pulls_total"] {
+        ensure!(named(&dashboard).contains(metric), "the dashboard does not show {metric}");
+    }
+    for result in ["refused", "malformed", "limited", "failed"] {
+        let told = alerts.lines().any(|line| line.contains("git_csi_webhook_requests_total") && line.contains(result));
+        ensure!(told, "no alert tells of webhooks that are {result}");
     }
     Ok(())
 }
