@@ -42,7 +42,7 @@ fuzz: ## every fuzz target for SECONDS (60) seconds
 	fsd/fuzz/run $(SECONDS)
 
 # `--workspace` with a choice of binaries keeps the dependencies' features, and so their one build, as they are for the tests.
-bench: ## compare with a checkout, git clone and git worktree; ARGS=--small takes a minute, ARGS=--help lists more
+bench: ## compare with a checkout, git clone and git worktree; ARGS=--small takes a minute, ARGS=storm simulates 1,000 nodes, ARGS=--help lists more
 	cargo build --locked --workspace --bin gitmount --bin gitmount-bench
 	"$${CARGO_TARGET_DIR:-target}/debug/gitmount-bench" $(ARGS)
 

@@ -5,6 +5,7 @@
 //! - [`clock`]: timing commands in turns, medians, the kernel's caches; [`process`]: memory and CPU time of processes.
 //! - [`mod@bench`]: what the scenarios share: servers, the checkout, directories that stay until the end.
 //! - [`scenario`]: one file per kind of work.
+//! - [`storm`]: a thousand nodes after a push and after an outage, on a simulated clock; [`plot`] draws it.
 //! - [`report`]: the table, as markdown and as JSON, with what each figure must not exceed.
 //!
 //! Directories are never deleted while something is still measured: ext4 creates files several times slower for minutes after a
@@ -14,26 +15,35 @@ mod bench;
 mod clock;
 mod content;
 mod options;
+mod plot;
 mod process;
 mod random;
 mod report;
 mod repos;
 mod scenario;
+mod storm;
 mod tree;
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 
 use bench::Bench;
 use options::{Options, Task};
+use storm::Fleet;
 
 fn main() -> Result<ExitCode> {
     let options = Options::parse();
-    if let Some(Task::Usage { command }) = &options.task {
-        return process::run_and_report(command);
+    match &options.task {
+        Some(Task::Usage { command }) => return process::run_and_report(command),
+        Some(Task::Storm { nodes, volumes, demand_spread, seed, out }) => {
+            storm::run(&Fleet { nodes: *nodes, volumes: *volumes, seed: *seed }, Duration::from_secs(*demand_spread), out)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        None => {}
     }
     if std::env::var_os(PROGRAM).is_none() {
         return again_with_program();

@@ -41,7 +41,7 @@ pub(crate) struct Options {
     pub(crate) task: Option<Task>,
 }
 
-/// What the bench calls itself for.
+/// What else the bench does.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Task {
     /// Run a command and print its peak memory and CPU time as JSON
@@ -50,6 +50,24 @@ pub(crate) enum Task {
         /// The command line
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
         command: Vec<std::ffi::OsString>,
+    },
+    /// Simulate when many nodes fetch after a push and after an outage of the host; print the figures and plot fetches per second
+    Storm {
+        /// Nodes that hold the repository
+        #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        nodes: u32,
+        /// Volumes of the repository on each node, all marked by a push
+        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        volumes: u32,
+        /// Seconds over which the nodes spread a push in the second scenario
+        #[arg(long, default_value_t = 60, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
+        demand_spread: u64,
+        /// Another seed gives other random times
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Directory for the plots
+        #[arg(long, value_name = "DIR", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/out"))]
+        out: PathBuf,
     },
 }
 

@@ -1,5 +1,9 @@
 //! Random numbers that are the same everywhere: SplitMix64, whose whole state is its seed.
 
+use std::time::Duration;
+
+use gitmount_fsd::daemon::schedule;
+
 /// A stream of numbers.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
@@ -38,5 +42,11 @@ impl Random {
     /// One of `choices`.
     pub(crate) fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
         &choices[self.below(choices.len())]
+    }
+}
+
+impl schedule::Random for Random {
+    fn between(&mut self, low: Duration, high: Duration) -> Duration {
+        low + high.saturating_sub(low).mul_f64(self.unit())
     }
 }
