@@ -21,6 +21,7 @@ mod pki;
 pub mod pods;
 mod process;
 pub mod readers;
+pub mod webhooks;
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -131,6 +132,11 @@ impl Cluster {
         let id = self.kubectl.out(&["get", "pod", pod, "-n", namespace, "-o", &path])?;
         ensure!(!id.is_empty(), "the pod {namespace}/{pod} has no running container {container}");
         self.node_of(namespace, pod)?.pid_of(&id)
+    }
+
+    /// Ends the API server without a word and starts it again; returns when it is ready.
+    pub fn restart_api_server(&self) -> Result<()> {
+        control::restart_api_server(&self.layout)
     }
 
     /// Imports a docker-style image on every node that lacks it; its tag must name its content.

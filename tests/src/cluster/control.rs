@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use anyhow::Result;
+use nix::sys::signal::Signal;
 
 use super::kubectl::Kubectl;
 use super::layout::Layout;
@@ -54,6 +55,30 @@ pub(super) fn start(layout: &Layout) -> Result<()> {
         ],
     )?;
     listens(&etcd, &host, 2379)?;
+    api_server(layout)?;
+    run(
+        layout,
+        "kube-controller-manager",
+        &[
+            format!("--kubeconfig={}", file("kube-controller-manager.conf")),
+            format!("--service-account-private-key-file={}", file("accounts.key")),
+            format!("--root-ca-file={}", file("ca.crt")),
+            "--use-service-account-credentials".into(),
+            "--leader-elect=false".into(),
+            "--secure-port=0".into(),
+        ],
+    )?;
+    let scheduler = [format!("--kubeconfig={}", file("kube-scheduler.conf")), "--leader-elect=false".into(), "--secure-port=0".into()];
+    run(layout, "kube-scheduler", &scheduler)?;
+    Ok(())
+}
+
+/// Starts the API server, and returns when it is ready.
+fn api_server(layout: &Layout) -> Result<()> {
+    let net = layout.network();
+    let api = net.api().to_string();
+    let clients = format!("http://{}:2379", net.host());
+    let file = |name: &str| layout.pki().join(name).display().to_string();
     let server = run(
         layout,
         "kube-apiserver",
@@ -82,21 +107,13 @@ pub(super) fn start(layout: &Layout) -> Result<()> {
     )?;
     let kubectl = Kubectl::new(layout);
     until("the API server's readiness", START, Some(&server), || kubectl.run(&["get", "--raw", "/readyz"])?.success().map(Some))?;
-    run(
-        layout,
-        "kube-controller-manager",
-        &[
-            format!("--kubeconfig={}", file("kube-controller-manager.conf")),
-            format!("--service-account-private-key-file={}", file("accounts.key")),
-            format!("--root-ca-file={}", file("ca.crt")),
-            "--use-service-account-credentials".into(),
-            "--leader-elect=false".into(),
-            "--secure-port=0".into(),
-        ],
-    )?;
-    let scheduler = [format!("--kubeconfig={}", file("kube-scheduler.conf")), "--leader-elect=false".into(), "--secure-port=0".into()];
-    run(layout, "kube-scheduler", &scheduler)?;
     Ok(())
+}
+
+/// Ends the API server as a crash does, and starts it again.
+pub(super) fn restart_api_server(layout: &Layout) -> Result<()> {
+    layout.daemon("kube-apiserver").end(Signal::SIGKILL)?;
+    api_server(layout)
 }
 
 /// The network between the machine and the nodes.

@@ -1,20 +1,19 @@
 //! Demands: a push that a forge tells of, or an annotation written by hand, reaches the pods of every node, without polling and with one fetch
 //! a node; what is not signed marks nothing.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use gitmount_tests::cluster::pods::{Claim, Pod, claimed, list, secret};
-use gitmount_tests::cluster::{Cluster, Forge, NAMESPACE, Namespace};
+use gitmount_tests::cluster::webhooks::{REQUESTED, post};
+use gitmount_tests::cluster::{Cluster, Forge, Namespace};
 use gitmount_tests::git::Repo;
 use gitmount_tests::import::Import;
 use gitmount_tests::run::wait_for;
 use gitmount_tests::scratch;
 use gitmount_tests::servers::http::HttpServer;
 use gitmount_tests::servers::http_get;
-use serde_json::{Value, json};
+use serde_json::json;
 
 const DEADLINE: Duration = Duration::from_secs(90);
 const KEY: &str = "the string that the forge was given";
@@ -26,40 +25,9 @@ fn commit(repo: &Repo, text: &str) -> Result<()> {
     import.finish()
 }
 
-/// The address of a controller that is ready.
-fn controller(cluster: &Cluster) -> Result<String> {
-    let selector = "app.kubernetes.io/component=controller";
-    wait_for("a controller that is ready", DEADLINE, || {
-        let pods = cluster.kubectl.json(&["get", "pods", "-n", NAMESPACE, "-l", selector]).ok()?;
-        let ready = |pod: &&Value| {
-            pod["metadata"]["deletionTimestamp"].is_null() && gitmount_tests::cluster::condition(pod, "Ready") == Some("True")
-        };
-        let pod = pods["items"].as_array()?.iter().find(ready)?;
-        Some(format!("{}:8080", pod["status"]["podIP"].as_str()?))
-    })
-}
-
-/// The status and the text of an answer.
-fn post(address: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<(u16, String)> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(DEADLINE))?;
-    let mut head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
-    for (name, value) in headers {
-        head += &format!("{name}: {value}\r\n");
-    }
-    stream.write_all(format!("{head}\r\n").as_bytes())?;
-    // A server that has heard enough closes.
-    let _ = stream.write_all(body);
-    let mut answer = String::new();
-    let _ = stream.read_to_string(&mut answer);
-    let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).with_context(|| format!("the answer is {answer:?}"))?;
-    Ok((status, answer.split_once("\r\n\r\n").map(|(_, text)| text.trim().to_owned()).unwrap_or_default()))
-}
-
 /// The time that is demanded of a volume.
-fn demanded(cluster: &Cluster, volume: &str) -> Result<Option<String>> {
-    let object = cluster.kubectl.json(&["get", "pv", volume])?;
-    Ok(object["metadata"]["annotations"]["git.liken.sh/pull-requested-at"].as_str().map(str::to_owned))
+fn demanded(cluster: &Cluster, claim: &Claim, namespace: &Namespace) -> Result<Option<String>> {
+    Ok(cluster.annotations(namespace.name())?.remove(&claim.volume()).and_then(|mut own| own.remove(REQUESTED)))
 }
 
 #[test]
@@ -91,7 +59,7 @@ fn a_push_to_the_forge_reaches_both_nodes() -> Result<()> {
         k.wait_pod_ready(namespace.name(), pod, DEADLINE)?;
         k.wait_text(namespace.name(), pod, "/data/greeting", "one", DEADLINE)?;
     }
-    let address = controller(cluster)?;
+    let address = cluster.controller()?.address;
     forge.add_webhook(&repository, &format!("http://{address}/webhook/{}/hook", namespace.name()), KEY)?;
     for text in ["two", "three"] {
         commit(&repo, text)?;
@@ -124,18 +92,14 @@ fn what_is_not_signed_marks_nothing_and_tells_nothing() -> Result<()> {
         claim.object(),
         foreign.object(),
     ]))?;
-    let bound = |name: &str| {
-        let phase = || cluster.kubectl.out(&["get", "pv", name, "-o", "jsonpath={.status.phase}"]).ok().filter(|phase| phase == "Bound");
-        wait_for("a bound volume", DEADLINE, phase).map(drop)
-    };
-    bound(&claim.volume())?;
-    bound(&foreign.volume())?;
-    let address = controller(cluster)?;
+    cluster.wait_bound(namespace.name())?;
+    cluster.wait_bound(other.name())?;
+    let address = cluster.controller()?.address;
     let path = format!("/webhook/{}/hook", namespace.name());
     let body = json!({"object_kind": "push", "ref": "refs/heads/main", "project": {"git_ssh_url": "git@code.example.com:data/f.git"}});
     let body = body.to_string();
     let gitlab = |token: &'static str| [("X-Gitlab-Event", "Push Hook"), ("X-Gitlab-Token", token)];
-    let before = (demanded(cluster, &claim.volume())?, demanded(cluster, &foreign.volume())?);
+    let before = (demanded(cluster, &claim, &namespace)?, demanded(cluster, &foreign, &other)?);
 
     let refused = post(&address, &path, &gitlab("wrong"), body.as_bytes())?;
     ensure!(refused.0 == 403, "{refused:?}");
@@ -147,13 +111,13 @@ fn what_is_not_signed_marks_nothing_and_tells_nothing() -> Result<()> {
     ensure!(post(&address, &path, &gitlab(KEY), &huge)?.0 == 413);
     let deep = "[".repeat(1 << 20);
     ensure!(post(&address, &path, &gitlab(KEY), deep.as_bytes())?.0 == 400);
-    ensure!((demanded(cluster, &claim.volume())?, demanded(cluster, &foreign.volume())?) == before, "nothing was marked");
+    ensure!((demanded(cluster, &claim, &namespace)?, demanded(cluster, &foreign, &other)?) == before, "nothing was marked");
 
     // The same request with the right secret: the watch of a replica may be a moment behind.
     let marked = || post(&address, &path, &gitlab(KEY), body.as_bytes()).ok().filter(|answer| answer == &(200, "marked 1".to_owned()));
     wait_for("a marked volume", DEADLINE, marked)?;
-    ensure!(demanded(cluster, &claim.volume())? != before.0);
-    ensure!(demanded(cluster, &foreign.volume())? == before.1, "another namespace's Secret marks nothing here");
+    ensure!(demanded(cluster, &claim, &namespace)? != before.0);
+    ensure!(demanded(cluster, &foreign, &other)? == before.1, "another namespace's Secret marks nothing here");
     let tag = body.replace("refs/heads/main", "refs/heads/other");
     ensure!(post(&address, &path, &gitlab(KEY), tag.as_bytes())? == (200, "marked 0".to_owned()));
     let metrics = http_get(&address.replace(":8080", ":9810"), "/metrics")?;

@@ -1,0 +1,186 @@
+//! Demands in number and in trouble: many volumes of one repository cost one fetch a node, and neither a controller that is away nor an API server
+//! that ends loses or doubles one.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use gitmount_tests::cluster::pods::{Claim, Pod, claimed, list, secret};
+use gitmount_tests::cluster::webhooks::{Hook, Proof, REQUESTED};
+use gitmount_tests::cluster::{Cluster, Driver, NAMESPACE, Namespace};
+use gitmount_tests::git::Repo;
+use gitmount_tests::import::Import;
+use gitmount_tests::run::wait_for;
+use gitmount_tests::scratch;
+use gitmount_tests::servers::http::HttpServer;
+use serde_json::{Value, json};
+
+const DEADLINE: Duration = Duration::from_secs(120);
+const KEY: &str = "the string that the sender was given";
+const NODES: [&str; 2] = ["node1", "node2"];
+
+/// A repository, and a pod on each node with all of the volumes that follow it.
+struct Scene {
+    cluster: &'static Cluster,
+    namespace: Namespace,
+    claims: Vec<Claim>,
+    repo: Repo,
+    server: HttpServer,
+    url: String,
+    _dir: tempfile::TempDir,
+}
+
+impl Scene {
+    fn new(cluster: &'static Cluster, namespace: Namespace, volumes: usize) -> Result<Self> {
+        let dir = scratch::dir()?;
+        let repo = Repo::init_bare(dir.path().join("r.git"))?;
+        let server = HttpServer::plain_at(cluster.host(), dir.path())?;
+        let url = server.url("r.git");
+        let attributes = [("url", url.as_str()), ("ref", "main"), ("pull", "on-demand"), ("webhookSecret", "hook")];
+        let claims = (0..volumes).map(|number| Claim::new(namespace.name(), &format!("v{number}"), &attributes)).collect();
+        let scene = Scene { cluster, namespace, claims, repo, server, url, _dir: dir };
+        scene.commit("one")?;
+        let mut objects = vec![secret(scene.namespace.name(), "hook", &[("secret", KEY)])];
+        objects.extend(scene.claims.iter().map(Claim::object));
+        for node in NODES {
+            let pod = Pod::new(scene.namespace.name(), node, node);
+            let with = |pod: Pod, number| pod.volume(&format!("v{number}"), claimed(&format!("v{number}")));
+            objects.push((0..volumes).fold(pod, with).object());
+        }
+        cluster.kubectl.apply_object(&list(&objects))?;
+        for node in NODES {
+            cluster.kubectl.wait_pod_ready(scene.namespace.name(), node, DEADLINE)?;
+        }
+        scene.serves("one")?;
+        Ok(scene)
+    }
+
+    fn commit(&self, text: &str) -> Result<()> {
+        let mut import = Import::into(&self.repo)?;
+        import.commit("refs/heads/main", text)?;
+        import.file(b"greeting", text)?;
+        import.finish()
+    }
+
+    /// Waits until every volume on every node shows a commit.
+    fn serves(&self, text: &str) -> Result<()> {
+        for node in NODES {
+            for number in 0..self.claims.len() {
+                self.cluster.kubectl.wait_text(self.namespace.name(), node, &format!("/v{number}/greeting"), text, DEADLINE)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How often the host was asked for its refs, which each fetch does once, since this was asked last.
+    fn fetches(&self) -> usize {
+        self.server.take_requests().iter().filter(|asked| asked.method == "GET").count()
+    }
+
+    /// Tells the controller of a push; gives what it says.
+    fn push(&self) -> Result<String> {
+        let commit = self.repo.id("main")?;
+        let body = json!({"url": self.url, "ref": "refs/heads/main", "commit": commit});
+        let hook = Hook { proof: Proof::Signature("X-Gitmount-Signature-256", "sha256="), headers: vec![], body };
+        let answer = hook.post(&self.cluster.controller()?.address, &format!("/webhook/{}/hook", self.namespace.name()), KEY)?;
+        ensure!(answer.0 == 200, "{answer:?}");
+        Ok(answer.1)
+    }
+
+    /// Demands a pull of every volume by hand.
+    fn demand(&self, value: &str) -> Result<()> {
+        let volumes: Vec<String> = self.claims.iter().map(Claim::volume).collect();
+        let annotation = format!("{REQUESTED}={value}");
+        let words: Vec<&str> =
+            ["annotate", "pv"].into_iter().chain(volumes.iter().map(String::as_str)).chain([&*annotation, "--overwrite"]).collect();
+        self.cluster.kubectl.out(&words).map(drop)
+    }
+
+    /// `git_csi_demanded_pulls_total` of all of its volumes on a node.
+    fn pulled(&self, driver: &Driver<'_>, node: &str) -> Result<u64> {
+        let series = format!("git_csi_demanded_pulls_total{{namespace=\"{}\",", self.namespace.name());
+        let metrics = driver.metrics(node, "csi")?;
+        let values =
+            metrics.lines().filter(|line| line.starts_with(&series)).filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok());
+        Ok(values.sum())
+    }
+}
+
+#[test]
+fn many_volumes_cost_one_fetch_a_node_and_many_demands_one_at_the_end_of_the_interval() -> Result<()> {
+    const INTERVAL: Duration = Duration::from_secs(15);
+    let cluster = Cluster::get()?;
+    let namespace = Namespace::alone(cluster, "many")?;
+    let _driver = cluster.deploy_driver(&["hosts.allowHttp=true", &format!("demandMinInterval={}s", INTERVAL.as_secs())])?;
+    cluster.controller()?;
+    let scene = Scene::new(cluster, namespace, 10)?;
+    // So that the interval of the first fetches is over.
+    std::thread::sleep(INTERVAL);
+    scene.fetches();
+
+    scene.commit("two")?;
+    let pushed = Instant::now();
+    ensure!(scene.push()? == "marked 10");
+    scene.serves("two")?;
+    println!("a push was read by 20 volumes on two nodes after {} ms", pushed.elapsed().as_millis());
+    let packs = scene.server.requests().iter().filter(|asked| asked.fetch && asked.status == 200).count();
+    ensure!(packs == 2, "one push cost {packs} packs on two nodes: {:#?}", scene.server.requests());
+    println!("one push with ten volumes asked for refs {} times", scene.fetches());
+
+    scene.commit("three")?;
+    let now = Instant::now();
+    scene.demand("2098-01-01T00:00:00Z")?;
+    scene.demand("2099-01-01T00:00:00Z")?;
+    println!("twenty demands took {} ms", now.elapsed().as_millis());
+    scene.serves("three")?;
+    ensure!(pushed.elapsed() >= INTERVAL, "demands within the interval are answered at its end, not after {:?}", pushed.elapsed());
+    let fetches = scene.fetches();
+    ensure!(fetches == 2, "twenty demands cost {fetches} fetches on two nodes");
+    Ok(())
+}
+
+#[test]
+fn what_is_away_meanwhile_loses_no_demand_and_doubles_none() -> Result<()> {
+    let cluster = Cluster::get()?;
+    let namespace = Namespace::alone(cluster, "away")?;
+    let driver = cluster.deploy_driver(&gitmount_tests::cluster::USUAL)?;
+    cluster.controller()?;
+    let scene = Scene::new(cluster, namespace, 1)?;
+    let k = &cluster.kubectl;
+
+    let deployment = k.json(&["get", "deployment", "gitmount-controller", "-n", NAMESPACE])?;
+    let replicas = deployment["spec"]["replicas"].as_u64().context("a Deployment has replicas")?;
+    let scale = |replicas: u64| k.out(&["scale", "deployment", "gitmount-controller", "-n", NAMESPACE, &format!("--replicas={replicas}")]);
+    scale(0)?;
+    wait_for("the end of the controllers", DEADLINE, || {
+        let pods = k.json(&["get", "pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/component=controller"]).ok()?;
+        pods["items"].as_array().is_some_and(Vec::is_empty).then_some(())
+    })?;
+    scene.commit("while no controller ran")?;
+    scale(replicas)?;
+    scene.serves("while no controller ran")?;
+
+    cluster.controller()?;
+    cluster.restart_api_server()?;
+    scene.commit("after the API server's end")?;
+    let count = || NODES.iter().map(|node| scene.pulled(&driver, node)).collect::<Result<Vec<u64>>>();
+    let before = count()?;
+    // A demand with an end that nothing else has: a start-up demand would be another one.
+    let own = |pods: &[Value]| pods.iter().filter_map(|pod| pod["metadata"]["uid"].as_str().map(str::to_owned)).collect::<Vec<_>>();
+    let controllers = own(&cluster.controllers()?);
+    scene.demand("2099-01-01T00:00:00Z")?;
+    scene.serves("after the API server's end")?;
+    wait_for("one pull more on each node", DEADLINE, || {
+        let now = count().ok()?;
+        now.iter().zip(&before).all(|(now, before)| *now == before + 1).then_some(())
+    })?;
+    // A webhook finds the volume as well, and everything that was demanded until then was counted.
+    scene.commit("a push at last")?;
+    ensure!(scene.push()? == "marked 1");
+    scene.serves("a push at last")?;
+    wait_for("two pulls on each node", DEADLINE, || {
+        let now = count().ok()?;
+        now.iter().zip(&before).all(|(now, before)| *now == before + 2).then_some(())
+    })?;
+    ensure!(own(&cluster.controllers()?) == controllers, "a controller was replaced");
+    Ok(())
+}
