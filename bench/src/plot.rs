@@ -88,7 +88,7 @@ pub(crate) fn png(bars: &[Bar]) -> Result<Vec<u8>> {
     let up = |value: u64| (value as usize * height).div_ceil(highest as usize);
     for value in (0..=highest).step_by(step(highest) as usize) {
         canvas.fill(LEFT, floor - up(value), width, 1, GRID);
-        canvas.number(value, LEFT - 8, floor - up(value).max(5) - 5 + 5);
+        canvas.number(value, LEFT - 8, floor - up(value).max(5));
     }
     for column in 0..width {
         let first = column * seconds / width;
