@@ -2,6 +2,8 @@
 
 ARGS ?=
 SECONDS ?= 60
+# The end-to-end tests wait more than they compute.
+E2E_THREADS ?= 6
 # Test files with a long form: each looks at GITMOUNT_TORTURE.
 TORTURE ?= torture torture_kills daemon_kills many_views hand_over store switch_alive model kernel_free
 
@@ -9,13 +11,17 @@ TORTURE ?= torture torture_kills daemon_kills many_views hand_over store switch_
 IMAGE_TARGET ?= x86_64-unknown-linux-musl
 IMAGE_NAME ?= gitmount:0.1.0
 
-.PHONY: help test torture cluster cluster-down cluster-build lint fmt fuzz bench image manifests
+.PHONY: help test e2e torture cluster cluster-down cluster-build lint fmt fuzz bench image manifests
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 test: ## all tests; needs root, /dev/fuse and the packages that README.md names
-	cargo test --locked --workspace --no-fail-fast
+	cargo test --locked --workspace --no-fail-fast; result=$$?; \
+	cargo test --locked --workspace --test e2e -- --test-threads=$(E2E_THREADS) && exit $$result
+
+e2e: ## the end-to-end tests alone, on a real Kubernetes
+	cargo test --locked --workspace --test e2e -- --test-threads=$(E2E_THREADS)
 
 torture: ## the long form of the tests that have one (switches, kills, models); takes an hour
 	GITMOUNT_TORTURE=1 cargo test --locked --workspace --no-fail-fast $(foreach test,$(TORTURE),--test $(test)) -- --nocapture

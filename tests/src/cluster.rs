@@ -36,7 +36,7 @@ pub use cgroup::starve;
 pub use driver::{Driver, NAMESPACE, USUAL, helm};
 pub use forge::{Forge, User};
 pub use kubectl::{Event, Kubectl, condition};
-pub use namespace::Namespace;
+pub use namespace::{Alone, Namespace};
 pub use node::Node;
 pub use process::Daemon;
 

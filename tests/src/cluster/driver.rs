@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::build::Component;
 use super::image::{self, Image};
 use super::process::until;
-use super::{Cluster, Event, Namespace};
+use super::{Alone, Cluster, Event, Namespace};
 use crate::run::{command, run};
 use crate::scratch;
 
@@ -26,26 +26,26 @@ const DEADLINE: Duration = Duration::from_secs(120);
 pub struct Driver<'a> {
     cluster: &'a Cluster,
     manifest: String,
-    _lock: Option<scratch::Lock>,
 }
 
 impl Cluster {
     /// Deploys the driver, or changes the one that is there, and waits until it runs on every node. `values` are the chart's, as
-    /// `helm --set` takes them. Nobody else deploys another one until this is dropped. A test that changes the driver or ends something
-    /// of it has the cluster to itself ([`Namespace::alone`](super::Namespace::alone)).
-    pub fn deploy_driver(&self, values: &[&str]) -> Result<Driver<'_>> {
-        let lock = scratch::exclusive(&format!("cluster{}-driver", self.layout.network().slot()))?;
-        let mut driver = Driver { cluster: self, manifest: String::new(), _lock: None };
-        driver.update(&image::gitmount()?, values)?;
-        driver._lock = Some(lock);
-        Ok(driver)
+    /// `helm --set` takes them. Only for a test that has the cluster to itself: others would have their driver changed below them.
+    pub fn deploy_driver(&self, _: &Alone, values: &[&str]) -> Result<Driver<'_>> {
+        self.deployed(values)
     }
 
     /// The driver with the [`USUAL`] values, for a test that leaves it as it is and may share it with others. The test has its namespace
     /// already, so that none that has the cluster to itself changes the driver meanwhile.
     pub fn usual_driver(&self, _: &Namespace) -> Result<Driver<'_>> {
-        let mut driver = self.deploy_driver(&USUAL)?;
-        driver._lock = None;
+        self.deployed(&USUAL)
+    }
+
+    /// One at a time: of several tests that want the usual driver the first deploys it.
+    fn deployed(&self, values: &[&str]) -> Result<Driver<'_>> {
+        let _lock = scratch::exclusive(&format!("cluster{}-driver", self.layout.network().slot()))?;
+        let mut driver = Driver { cluster: self, manifest: String::new() };
+        driver.update(&image::gitmount()?, values)?;
         Ok(driver)
     }
 

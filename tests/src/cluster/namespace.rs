@@ -1,10 +1,24 @@
 //! A namespace of a test's own.
 
+use std::ops::Deref;
+
 use anyhow::Result;
 use serde_json::json;
 
 use super::{Cluster, pki, pods};
 use crate::scratch;
+
+/// The namespace of a test that has the cluster to itself, and so may change or end what all share.
+#[derive(Debug)]
+pub struct Alone(Namespace);
+
+impl Deref for Alone {
+    type Target = Namespace;
+
+    fn deref(&self) -> &Namespace {
+        &self.0
+    }
+}
 
 /// A namespace that is deleted, with everything in it, when this is dropped.
 ///
@@ -29,8 +43,8 @@ impl Namespace {
     }
 
     /// One of a test that has the cluster to itself, until this is dropped.
-    pub fn alone(cluster: &'static Cluster, prefix: &str) -> Result<Self> {
-        Self::make(cluster, prefix, "privileged", Some(scratch::exclusive(&lock(cluster))?))
+    pub fn alone(cluster: &'static Cluster, prefix: &str) -> Result<Alone> {
+        Ok(Alone(Self::make(cluster, prefix, "privileged", Some(scratch::exclusive(&lock(cluster))?))?))
     }
 
     /// Another one of the same test, to be dropped before this.

@@ -52,7 +52,7 @@ fn gibibyte(address: &str, path: &str) -> Result<(Option<Answer>, u64)> {
 fn nothing_that_is_sent_takes_the_controller_down_or_marks() -> Result<()> {
     let cluster = Cluster::get()?;
     let namespace = Namespace::alone(cluster, "abuse")?;
-    let _driver = cluster.deploy_driver(&["hosts.allowHttp=true", "demandMinInterval=1s", "controller.replicas=1"])?;
+    let _driver = cluster.deploy_driver(&namespace, &["hosts.allowHttp=true", "demandMinInterval=1s", "controller.replicas=1"])?;
     let one = || Some(cluster.controllers().ok()?.len()).filter(|count| *count == 1).map(drop);
     wait_for("a single controller", DEADLINE, one)?;
     let controller = cluster.controller()?;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use gitmount_tests::cluster::pods::{Claim, Pod, claimed, list, secret};
 use gitmount_tests::cluster::webhooks::{Hook, Proof, REQUESTED};
-use gitmount_tests::cluster::{Cluster, Driver, NAMESPACE, Namespace};
+use gitmount_tests::cluster::{Alone, Cluster, Driver, NAMESPACE, Namespace};
 use gitmount_tests::git::Repo;
 use gitmount_tests::import::Import;
 use gitmount_tests::run::wait_for;
@@ -21,7 +21,7 @@ const NODES: [&str; 2] = ["node1", "node2"];
 /// A repository, and a pod on each node with all of the volumes that follow it.
 struct Scene {
     cluster: &'static Cluster,
-    namespace: Namespace,
+    namespace: Alone,
     claims: Vec<Claim>,
     repo: Repo,
     server: HttpServer,
@@ -30,7 +30,7 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(cluster: &'static Cluster, namespace: Namespace, volumes: usize) -> Result<Self> {
+    fn new(cluster: &'static Cluster, namespace: Alone, volumes: usize) -> Result<Self> {
         let dir = scratch::dir()?;
         let repo = Repo::init_bare(dir.path().join("r.git"))?;
         let server = HttpServer::plain_at(cluster.host(), dir.path())?;
@@ -110,7 +110,7 @@ fn many_volumes_cost_one_fetch_a_node_and_many_demands_one_at_the_end_of_the_int
     const INTERVAL: Duration = Duration::from_secs(15);
     let cluster = Cluster::get()?;
     let namespace = Namespace::alone(cluster, "many")?;
-    let _driver = cluster.deploy_driver(&["hosts.allowHttp=true", &format!("demandMinInterval={}s", INTERVAL.as_secs())])?;
+    let _driver = cluster.deploy_driver(&namespace, &["hosts.allowHttp=true", &format!("demandMinInterval={}s", INTERVAL.as_secs())])?;
     cluster.controller()?;
     let scene = Scene::new(cluster, namespace, 10)?;
     // So that the interval of the first fetches is over.
@@ -142,7 +142,7 @@ fn many_volumes_cost_one_fetch_a_node_and_many_demands_one_at_the_end_of_the_int
 fn what_is_away_meanwhile_loses_no_demand_and_doubles_none() -> Result<()> {
     let cluster = Cluster::get()?;
     let namespace = Namespace::alone(cluster, "away")?;
-    let driver = cluster.deploy_driver(&gitmount_tests::cluster::USUAL)?;
+    let driver = cluster.deploy_driver(&namespace, &gitmount_tests::cluster::USUAL)?;
     cluster.controller()?;
     let scene = Scene::new(cluster, namespace, 1)?;
     let k = &cluster.kubectl;

@@ -83,8 +83,8 @@ impl Drop for Applied<'_> {
 #[test]
 fn inline_examples_run() -> Result<()> {
     let setup = Setup::new()?;
-    let _driver = setup.cluster.deploy_driver(&["hosts.allowHttp=true"])?;
     let namespace = Namespace::new(setup.cluster, "examples")?;
+    let _driver = setup.cluster.usual_driver(&namespace)?;
     for (name, file, content) in [
         ("inline.yaml", "/source/README", "an example\n"),
         ("allow-stale.yaml", "/source/README", "an example\n"),
@@ -100,8 +100,8 @@ fn inline_examples_run() -> Result<()> {
 #[test]
 fn two_repositories_run_in_one_pod() -> Result<()> {
     let setup = Setup::new()?;
-    let _driver = setup.cluster.deploy_driver(&["hosts.allowHttp=true"])?;
     let namespace = Namespace::new(setup.cluster, "examples")?;
+    let _driver = setup.cluster.usual_driver(&namespace)?;
     let example = Example::load("two-repositories.yaml")?.url(SHOWN, &setup.url())?.url("https://github.com/madler/zlib", &setup.url())?;
     let example = example.image(IMAGE)?.within(namespace.name());
     let applied = Applied::ready(setup.cluster, namespace.name(), &example)?;
@@ -114,7 +114,9 @@ fn two_repositories_run_in_one_pod() -> Result<()> {
 #[test]
 fn the_restricted_example_runs() -> Result<()> {
     let setup = Setup::new()?;
-    let _driver = setup.cluster.deploy_driver(&["hosts.allowHttp=true"])?;
+    // The example has a namespace of its own, beside this.
+    let namespace = Namespace::new(setup.cluster, "examples")?;
+    let _driver = setup.cluster.usual_driver(&namespace)?;
     let example = Example::load("restricted.yaml")?.url(SHOWN, &setup.url())?.image(IMAGE)?;
     let applied = Applied::ready(setup.cluster, "git-restricted", &example)?;
     ensure!(applied.read("/source/README")? == "an example\n");
@@ -126,8 +128,8 @@ fn the_restricted_example_runs() -> Result<()> {
 #[test]
 fn the_claim_example_runs() -> Result<()> {
     let setup = Setup::new()?;
-    let _driver = setup.cluster.deploy_driver(&["hosts.allowHttp=true"])?;
     let namespace = Namespace::new(setup.cluster, "examples")?;
+    let _driver = setup.cluster.usual_driver(&namespace)?;
     let example = Example::load("claim.yaml")?.url(SHOWN, &setup.url())?.image(IMAGE)?.namespace("default", namespace.name())?;
     let applied = Applied::ready(setup.cluster, namespace.name(), &example)?;
     ensure!(applied.read("/source/README")? == "an example\n");
@@ -137,9 +139,9 @@ fn the_claim_example_runs() -> Result<()> {
 #[test]
 fn examples_with_a_token_run() -> Result<()> {
     let setup = Setup::new()?;
-    let _driver = setup.cluster.deploy_driver(&["hosts.allowHttp=true"])?;
-    setup.server.require_login("git", TOKEN);
     let namespace = Namespace::new(setup.cluster, "examples")?;
+    let _driver = setup.cluster.usual_driver(&namespace)?;
+    setup.server.require_login("git", TOKEN);
     let replaced = |name: &str| Example::load(name)?.url(PRIVATE, &setup.url())?.image(IMAGE)?.secret("token", TOKEN);
     let inline = replaced("private-token.yaml")?.within(namespace.name());
     let claim = replaced("private-claim.yaml")?.namespace("default", namespace.name())?;
@@ -153,12 +155,12 @@ fn examples_with_a_token_run() -> Result<()> {
 #[test]
 fn the_example_with_a_deploy_key_runs() -> Result<()> {
     let setup = Setup::new()?;
-    let _driver = setup.cluster.deploy_driver(&[])?;
+    let namespace = Namespace::new(setup.cluster, "examples")?;
+    let _driver = setup.cluster.usual_driver(&namespace)?;
     let sshd = Sshd::at(setup.cluster.host())?;
     let key = setup.dir.path().join("key");
     new_key(&key, KeyKind::Ed25519, "")?;
     sshd.authorize(&key)?;
-    let namespace = Namespace::new(setup.cluster, "examples")?;
     let example = Example::load("private-ssh.yaml")?
         .url("ssh://git@github.com/example/private", &sshd.url(&setup.dir.path().join("r.git"))?)?
         .image(IMAGE)?

@@ -49,7 +49,7 @@ fn pod(namespace: &str, name: &str) -> Pod {
 fn a_hundred_volumes_come_and_go() -> Result<()> {
     let cluster = Cluster::get()?;
     let namespace = Namespace::alone(cluster, "scale")?;
-    let driver = cluster.deploy_driver(&USUAL)?;
+    let driver = cluster.deploy_driver(&namespace, &USUAL)?;
     let k = &cluster.kubectl;
     let ns = namespace.name();
     let dir = scratch::dir()?;

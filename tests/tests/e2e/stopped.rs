@@ -48,7 +48,7 @@ fn stats(node: &Node, volume: &str, path: &str) -> Result<(csi::NodeGetVolumeSta
 fn a_stopped_daemon_holds_up_nothing_but_what_needs_it() -> Result<()> {
     let cluster = Cluster::get()?;
     let namespace = Namespace::alone(cluster, "stopped")?;
-    let driver = cluster.deploy_driver(&USUAL)?;
+    let driver = cluster.deploy_driver(&namespace, &USUAL)?;
     let k = &cluster.kubectl;
     let ns = namespace.name();
     let dir = scratch::dir()?;

@@ -30,7 +30,7 @@ fn commit(repo: &Repo, text: &str) -> Result<()> {
 fn a_sub_path_follows_pushes_and_a_nested_mount_stays() -> Result<()> {
     let cluster = Cluster::get()?;
     let namespace = Namespace::alone(cluster, "subpath")?;
-    let driver = cluster.deploy_driver(&USUAL)?;
+    let driver = cluster.deploy_driver(&namespace, &USUAL)?;
     let k = &cluster.kubectl;
     let ns = namespace.name();
     let dir = scratch::dir()?;

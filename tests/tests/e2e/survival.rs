@@ -85,7 +85,7 @@ impl Container<'_> {
 fn readers_see_no_error_whatever_ends() -> Result<()> {
     let cluster = Cluster::get()?;
     let namespace = Namespace::alone(cluster, "survival")?;
-    let mut driver = cluster.deploy_driver(&VALUES)?;
+    let mut driver = cluster.deploy_driver(&namespace, &VALUES)?;
     let dir = scratch::dir()?;
     let tree = Tree::new(&dir.path().join("r.git"))?;
     let server = HttpServer::plain_at(cluster.host(), dir.path())?;
