@@ -8,12 +8,14 @@
 mod file;
 mod find;
 mod resume;
+mod splice;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use file::{EXTENSION, Object, Points, Writer};
 pub(crate) use find::Finder;
-pub(crate) use resume::inflate;
+
+use std::io::Write;
 
 /// Blobs of fewer bytes get no points.
 pub(crate) const BIG: u64 = 16 << 20;
@@ -33,6 +35,35 @@ pub(crate) struct Point {
     pub(crate) offset: u64,
     /// CRC-32 of the part.
     pub(crate) crc: u32,
+}
+
+/// What is between two points, or between the last one and the end of the object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// Where it starts in the compressed bytes.
+    pub(crate) bits: u64,
+    /// Where it ends there; `None` for the last part, which ends with the stream.
+    pub(crate) end: Option<u64>,
+    /// Where it is in the object.
+    pub(crate) offset: u64,
+    /// Its bytes.
+    pub(crate) length: u64,
+    /// CRC-32 of its bytes.
+    pub(crate) crc: u32,
+}
+
+/// Writes `part` of the object whose zlib stream starts `compressed` to `out`; `window` is what is before the part. Whether it is right: what
+/// was written is worth nothing if not.
+///
+/// # Errors
+/// Those of `out`.
+pub(crate) fn inflate(compressed: &[u8], part: &Part, window: &[u8], out: &mut dyn Write) -> std::io::Result<bool> {
+    if let Some(bytes) = splice::inflate(compressed, part, window)
+        && libdeflater::crc32(&bytes) == part.crc
+    {
+        return out.write_all(&bytes).map(|()| true);
+    }
+    resume::inflate(compressed, part, window, out)
 }
 
 /// The points of one object; the first is at its start and has no window, all others have one of [`WINDOW`] bytes.

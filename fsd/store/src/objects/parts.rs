@@ -48,7 +48,7 @@ impl Parts {
 
     /// Offset and length of part `number` in the blob; the parts follow each other without a gap.
     pub fn range(&self, number: usize) -> Option<(u64, u64)> {
-        self.object.part(number).map(|(point, length)| (point.offset, length))
+        self.object.part(number).map(|part| (part.offset, part.length))
     }
 
     /// Writes part `number` to `out`, in bounded memory. What was written is to be thrown away when this fails.
@@ -57,10 +57,10 @@ impl Parts {
     /// [`crate::Fault::Corrupt`] when it cannot be had in this way: [`Objects::blob_to`] may give the whole blob still.
     pub fn write(&self, number: usize, out: &mut dyn Write) -> Result<()> {
         let broken = || self.pack.broken(self.entry);
-        let (point, length) = self.object.part(number).ok_or_else(broken)?;
+        let part = self.object.part(number).ok_or_else(broken)?;
         let window = self.pack.points().and_then(|points| points.window(&self.object, number)).ok_or_else(broken)?;
         let compressed = self.pack.compressed(self.data)?;
-        let right = points::inflate(compressed, point.bits, &window, length, point.crc, out).map_err(unwritable)?;
+        let right = points::inflate(compressed, &part, &window, out).map_err(unwritable)?;
         if right { Ok(()) } else { Err(broken()) }
     }
 }

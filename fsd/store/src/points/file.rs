@@ -18,7 +18,7 @@ use std::path::Path;
 use flate2::Crc;
 use tempfile::NamedTempFile;
 
-use super::{Found, Point, WINDOW, ZLIB_HEADER};
+use super::{Found, Part, Point, WINDOW, ZLIB_HEADER};
 
 /// What the file's name ends with.
 pub(crate) const EXTENSION: &str = "points";
@@ -182,11 +182,12 @@ impl Object {
         self.points.len()
     }
 
-    /// The point at which part `number` starts, and the length of the part.
-    pub(crate) fn part(&self, number: usize) -> Option<(Point, u64)> {
+    /// Part `number`.
+    pub(crate) fn part(&self, number: usize) -> Option<Part> {
         let (point, _) = self.points.get(number)?;
-        let end = self.points.get(number + 1).map_or(self.size, |(next, _)| next.offset);
-        Some((*point, end - point.offset))
+        let next = self.points.get(number + 1).map(|(next, _)| next);
+        let length = next.map_or(self.size, |next| next.offset) - point.offset;
+        Some(Part { bits: point.bits, end: next.map(|next| next.bits), offset: point.offset, length, crc: point.crc })
     }
 }
 

@@ -8,6 +8,8 @@ use std::io::Write;
 use flate2::Crc;
 use zlib_rs::{Inflate, InflateFlush, Status};
 
+use super::Part;
+
 /// Bytes that are inflated at once.
 const PIECE: usize = 256 << 10;
 
@@ -27,7 +29,7 @@ impl Resume {
         if skip > 0 {
             let mut bits = empty_blocks(skip);
             bits.extend((skip..8).map(|bit| first >> bit & 1));
-            let bytes: Vec<u8> = bits.chunks(8).map(|byte| byte.iter().rev().fold(0, |all, bit| all << 1 | bit)).collect();
+            let bytes = bytes_of(&bits);
             let (consumed, produced, ended) = resume.step(&bytes, &mut [0; 8])?;
             if consumed != bytes.len() || produced != 0 || ended {
                 return None;
@@ -48,7 +50,7 @@ impl Resume {
 }
 
 /// Bits of empty blocks, `bits` (1 to 7) more than a multiple of 8.
-fn empty_blocks(bits: u8) -> Vec<u8> {
+pub(super) fn empty_blocks(bits: u8) -> Vec<u8> {
     let mut all = Vec::with_capacity(136);
     let mut put = |value: u32, count: u32| all.extend((0..count).map(|bit| (value >> bit & 1) as u8));
     if bits % 2 == 1 {
@@ -75,13 +77,14 @@ fn empty_blocks(bits: u8) -> Vec<u8> {
     all
 }
 
-/// Writes the `length` bytes that start at bit `bits` of `compressed`, after `window`, to `out`. Whether they are those of `crc`; what was
-/// written is worth nothing if not.
-///
-/// # Errors
-/// Those of `out`.
-pub(crate) fn inflate(compressed: &[u8], bits: u64, window: &[u8], length: u64, crc: u32, out: &mut dyn Write) -> std::io::Result<bool> {
-    let (at, skip) = (usize::try_from(bits / 8).unwrap_or(usize::MAX), (bits % 8) as u8);
+/// Bits as bytes, the first bit of a byte being its lowest.
+pub(super) fn bytes_of(bits: &[u8]) -> Vec<u8> {
+    bits.chunks(8).map(|byte| byte.iter().rev().fold(0, |all, bit| all << 1 | bit)).collect()
+}
+
+/// [`super::inflate`] in pieces, for parts of any size.
+pub(super) fn inflate(compressed: &[u8], part: &Part, window: &[u8], out: &mut dyn Write) -> std::io::Result<bool> {
+    let (at, skip) = (usize::try_from(part.bits / 8).unwrap_or(usize::MAX), (part.bits % 8) as u8);
     let Some(mut input) = compressed.get(at..) else { return Ok(false) };
     let mut first = 0;
     if skip > 0 {
@@ -91,7 +94,7 @@ pub(crate) fn inflate(compressed: &[u8], bits: u64, window: &[u8], length: u64, 
     let Some(mut resume) = Resume::new(window, skip, first) else { return Ok(false) };
     let mut piece = vec![0; PIECE];
     let mut sum = Crc::new();
-    let mut left = length;
+    let mut left = part.length;
     while left > 0 {
         let most = usize::try_from(left).unwrap_or(usize::MAX).min(PIECE);
         let Some((consumed, produced, ended)) = resume.step(input, &mut piece[..most]) else { return Ok(false) };
@@ -103,7 +106,7 @@ pub(crate) fn inflate(compressed: &[u8], bits: u64, window: &[u8], length: u64, 
             return Ok(false);
         }
     }
-    Ok(sum.sum() == crc)
+    Ok(sum.sum() == part.crc)
 }
 
 #[cfg(test)]
@@ -118,7 +121,7 @@ mod tests {
             let mut all = empty_blocks(bits);
             all.extend([1, 0, 0]);
             all.resize(all.len().next_multiple_of(8), 0);
-            let mut bytes: Vec<u8> = all.chunks(8).map(|byte| byte.iter().rev().fold(0, |all, bit| all << 1 | bit)).collect();
+            let mut bytes = bytes_of(&all);
             bytes.extend([3, 0, !3, !0, b'a', b'b', b'c']);
             let mut out = [0; 16];
             let mut inflate = Inflate::new(false, 15);

@@ -86,18 +86,34 @@ fn every_part_is_what_the_whole_has_there() {
         let object = points.of(12, size as u64).expect("its points");
         let mut end = 0;
         for number in 0..object.parts() {
-            let (point, length) = object.part(number).expect("a part");
-            assert_eq!(point.offset, end);
+            let part = object.part(number).expect("a part");
+            assert_eq!(part.offset, end);
+            end += part.length;
+            let expected = &whole[part.offset as usize..end as usize];
             let window = points.window(object, number).expect("a window");
-            let mut part = Vec::new();
-            assert!(inflate(&compressed, point.bits, &window, length, point.crc, &mut part).expect("a Vec takes it"), "{kind} {number}");
-            end += length;
-            assert!(part == whole[point.offset as usize..end as usize], "{kind}: part {number}");
+            let is_it = |compressed: &[u8], part: &Part| {
+                let (mut quick, mut slow) = (Vec::new(), Vec::new());
+                let right = inflate(compressed, part, &window, &mut quick).expect("a Vec takes it");
+                assert_eq!(resume::inflate(compressed, part, &window, &mut slow).expect("a Vec takes it"), right);
+                assert!(!right || quick == expected && slow == expected, "{kind}: part {number} as {part:?}");
+                right
+            };
+            assert!(is_it(&compressed, &part), "{kind}: part {number}");
+            let quick = splice::inflate(&compressed, &part, &window);
+            let small = part.length + part.length / 256 + 64 <= splice::MOST;
+            assert!(if small { quick.as_deref() == Some(expected) } else { quick.is_none() }, "{kind}: {part:?} in one go");
+            // More of the pack follows.
+            assert!(is_it(&[&compressed[..], &[0x5a; 5000]].concat(), &part));
             // Any other bit, sum or length is told (some bits are only there to fill a byte up).
-            for (bits, other, less) in [(1, 0, 0), (0, 1, 0), (0, 0, 1)] {
-                let mut part = Vec::new();
-                let right = inflate(&compressed, point.bits + bits, &window, length - less, point.crc ^ other, &mut part);
-                assert!(!right.expect("a Vec takes it") || part == whole[point.offset as usize..end as usize], "{kind} {number}");
+            for other in
+                [Part { bits: part.bits + 1, ..part }, Part { crc: part.crc ^ 1, ..part }, Part { length: part.length - 1, ..part }]
+            {
+                is_it(&compressed, &other);
+            }
+            // An end that is wrong costs time only.
+            for end in [part.bits, part.bits + 1, part.end.map_or(part.bits + 99, |end| end - 1), part.end.map_or(u64::MAX, |end| end + 1)]
+            {
+                assert!(is_it(&compressed, &Part { end: Some(end), ..part }));
             }
         }
         assert_eq!(end, size as u64);
