@@ -167,6 +167,80 @@ mod tests {
         assert!(book.due("pv", &[fsd::View { pull: "never".into(), ..view("pv", None) }]).is_none());
     }
 
+    /// What a plugin that has just started does about a demand, and how often, on a node whose last fetch that worked began then.
+    fn after_a_restart(demanded: i64, fetched: Option<i64>) -> usize {
+        let began = |seconds: i64| FETCHED.checked_add_signed(seconds * 1000).unwrap();
+        let (mut book, views) = (Book::default(), [view("pv", fetched.map(began))]);
+        // It lists the volumes, the kubelet publishes again, and the watch begins anew.
+        (0..3)
+            .filter(|_| {
+                book.annotated("pv", Some(at(demanded)));
+                book.retain(&["pv".to_owned()].into());
+                book.due("pv", &views).is_some()
+            })
+            .count()
+    }
+
+    #[test]
+    fn a_restarted_plugin_takes_up_what_no_fetch_has_answered() {
+        let before = 0;
+        assert_eq!(after_a_restart(600, Some(before)), 1, "it came while the plugin was away, or every fetch since has failed");
+        assert_eq!(after_a_restart(600, None), 1, "the daemon was restarted, too");
+        assert_eq!(after_a_restart(-86_400, None), 1, "and what it fetched before is not known");
+    }
+
+    #[test]
+    fn a_restarted_plugin_does_not_repeat_what_was_answered() {
+        for answered in [660, 661, 3600, 86_400] {
+            assert_eq!(after_a_restart(600, Some(answered)), 0, "{answered}");
+        }
+        for within_the_minute in [600, 601, 659] {
+            assert_eq!(after_a_restart(600, Some(within_the_minute)), 1, "clocks differ, and one pull more costs little");
+        }
+    }
+
+    #[test]
+    fn a_fetch_that_failed_does_not_answer_a_demand() {
+        let (mut book, mut views) = (Book::default(), [view("pv", Some(FETCHED))]);
+        book.annotated("pv", Some(at(600)));
+        assert!(book.due("pv", &views).is_some());
+        let failed = FETCHED + 601_000;
+        (views[0].last_attempt_ms, views[0].error) = (Some(failed), "it does not answer".into());
+        views[0].set_state(fsd::State::Failing);
+        assert!(book.due("pv", &views).is_none(), "the value has acted: the daemon tries again by itself");
+        let mut restarted = Book::default();
+        restarted.annotated("pv", Some(at(600)));
+        assert!(restarted.due("pv", &views).is_some(), "that a fetch was tried does not count");
+    }
+
+    #[test]
+    fn a_private_volume_that_waits_for_its_credential_takes_a_demand() {
+        let (mut book, mut views) = (Book::default(), [view("pv", None)]);
+        views[0].set_state(fsd::State::Waiting);
+        book.annotated("pv", Some(at(1)));
+        assert!(book.due("pv", &views).is_some(), "the daemon pulls when the next publish brings the credential");
+        // It has fetched since.
+        (views[0].last_success_ms, views[0].state) = (Some(FETCHED + 90_000), fsd::State::Ok.into());
+        assert!(book.due("pv", &views).is_none());
+        book.annotated("pv", Some(at(100)));
+        assert!(book.due("pv", &views).is_some(), "the next value acts");
+    }
+
+    #[test]
+    fn of_volumes_with_several_views_those_are_pulled_that_are_older() {
+        let other = |url: &str, last| fsd::View { url: url.into(), ..view("pv", last) };
+        let views = [
+            other("https://b", Some(FETCHED)),
+            other("https://a", None),
+            other("https://c", Some(FETCHED + 90_000)),
+            other("https://a", None),
+        ];
+        let mut book = Book::default();
+        book.annotated("pv", Some(Demand { commit: Some("c".into()), ..at(1) }));
+        let act = book.due("pv", &views).unwrap();
+        assert_eq!((act.urls, act.commit.as_deref()), (vec!["https://a".to_owned(), "https://b".to_owned()], Some("c")));
+    }
+
     #[test]
     fn volumes_that_are_gone_are_forgotten() {
         let mut book = Book::default();
