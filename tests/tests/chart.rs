@@ -9,7 +9,7 @@ use gitmount_tests::cluster::helm;
 use gitmount_tests::deploy::{checkout, yaml};
 use gitmount_tests::mount::{gitmount, gitmount_csi};
 use gitmount_tests::run;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// `helm template` with these values.
 fn rendered(values: &[&str]) -> Result<run::Finished> {
@@ -30,9 +30,10 @@ fn find<'o>(objects: &'o [Value], kind: &str, name: &str) -> Result<&'o Value> {
     found.with_context(|| format!("there is no {kind} {name}"))
 }
 
-/// A container of a DaemonSet.
+/// A container of a DaemonSet or Deployment.
 fn container<'o>(objects: &'o [Value], set: &str, name: &str) -> Result<&'o Value> {
-    let containers = find(objects, "DaemonSet", set)?["spec"]["template"]["spec"]["containers"].as_array().context("containers")?;
+    let set_of_pods = find(objects, "DaemonSet", set).or_else(|_| find(objects, "Deployment", set))?;
+    let containers = set_of_pods["spec"]["template"]["spec"]["containers"].as_array().context("containers")?;
     containers.iter().find(|container| container["name"] == name).with_context(|| format!("{set} has no container {name}"))
 }
 
@@ -59,6 +60,9 @@ fn what_is_no_value_is_refused_by_name() -> Result<()> {
         ("kubeletRoot=var/lib/kubelet", "/kubeletRoot"),
         ("storeLimit=20GB", "/storeLimit"),
         ("demandMinInterval=often", "/demandMinInterval"),
+        ("demandSpread=10s", "/demandSpread"),
+        ("demandSpread=-1", "/demandSpread"),
+        ("controller.tolerations=none", "/controller/tolerations"),
         ("image.pullPolicy=Sometimes", "'IfNotPresent'"),
         ("image.digest=latest", "/image/digest"),
         ("node.maxUnavailable=0", "/node/maxUnavailable"),
@@ -94,9 +98,12 @@ fn every_value_has_a_comment_or_speaks_for_itself_and_is_in_the_schema() -> Resu
 fn options_are_those_of_the_programs() -> Result<()> {
     let hostile = ["hosts.allowHttp=true", "hosts.allowFile=true", "hosts.allowed[0]=git.example.com", "node.kubeconfig=/etc/k"];
     let objects = objects(&hostile)?;
-    for (set, name, program) in
-        [("gitmount-node", "fsd", gitmount()?), ("gitmount-node", "csi", gitmount_csi()?), ("gitmount-hold", "hold", gitmount()?)]
-    {
+    for (set, name, program) in [
+        ("gitmount-node", "fsd", gitmount()?),
+        ("gitmount-node", "csi", gitmount_csi()?),
+        ("gitmount-hold", "hold", gitmount()?),
+        ("gitmount-controller", "controller", gitmount_csi()?),
+    ] {
         let container = container(&objects, set, name)?;
         let command = texts(&container["command"]);
         let names = program.file_name().map(|name| name.to_string_lossy().into_owned());
@@ -135,6 +142,62 @@ fn nobody_gets_more_rights_than_it_needs() -> Result<()> {
             _ => &[],
         };
         ensure!(verbs.iter().all(|verb| allowed.contains(verb)), "{rule}");
+    }
+    Ok(())
+}
+
+/// The pods' specification of a DaemonSet or Deployment.
+fn pods<'o>(objects: &'o [Value], kind: &str, name: &str) -> Result<&'o Value> {
+    Ok(&find(objects, kind, name)?["spec"]["template"]["spec"])
+}
+
+#[test]
+fn the_controller_is_placed_by_its_own_values() -> Result<()> {
+    let plain = objects(&[])?;
+    for set in ["gitmount-node", "gitmount-hold"] {
+        let pod = pods(&plain, "DaemonSet", set)?;
+        ensure!(
+            pod["tolerations"] == json!([{"operator": "Exists"}]) && pod["priorityClassName"] == "system-node-critical",
+            "{set}: {pod}"
+        );
+        ensure!(pod["topologySpreadConstraints"].is_null(), "{set}: {pod}");
+    }
+    let pod = pods(&plain, "Deployment", "gitmount-controller")?;
+    ensure!(pod["tolerations"].is_null() && pod["priorityClassName"].is_null(), "it runs where other pods do: {pod}");
+    ensure!(pod["nodeSelector"]["kubernetes.io/os"] == "linux", "{pod}");
+    let spread = pod["topologySpreadConstraints"].as_array().context("a constraint")?;
+    ensure!(spread.len() == 1 && spread[0]["topologyKey"] == "kubernetes.io/hostname", "replicas share no node: {pod}");
+    ensure!(spread[0]["whenUnsatisfiable"] == "ScheduleAnyway", "where there is but one node, they share it: {pod}");
+    let labels = &find(&plain, "Deployment", "gitmount-controller")?["spec"]["template"]["metadata"]["labels"];
+    for (name, value) in spread[0]["labelSelector"]["matchLabels"].as_object().context("labels")? {
+        ensure!(labels[name] == *value, "{name} does not select {labels}");
+    }
+
+    for (value, own, others) in [
+        ("controller.priorityClassName=mine", "mine", "system-node-critical"),
+        ("priorityClassName=mine", "", "mine"),
+        ("priorityClassName=", "", ""),
+    ] {
+        let objects = objects(&[value])?;
+        let class = |kind, name| pods(&objects, kind, name).map(|pod| pod["priorityClassName"].as_str().unwrap_or_default());
+        ensure!(class("Deployment", "gitmount-controller")? == own, "{value}");
+        ensure!(class("DaemonSet", "gitmount-node")? == others && class("DaemonSet", "gitmount-hold")? == others, "{value}");
+    }
+    let zone = ["controller.tolerations[0].key=infra", "controller.topologySpreadConstraints[0].topologyKey=topology.kubernetes.io/zone"];
+    let objects = objects(&zone)?;
+    let pod = pods(&objects, "Deployment", "gitmount-controller")?;
+    ensure!(pod["tolerations"] == json!([{"key": "infra"}]), "{pod}");
+    ensure!(pod["topologySpreadConstraints"] == json!([{"topologyKey": "topology.kubernetes.io/zone"}]), "{pod}");
+    ensure!(pods(&objects, "DaemonSet", "gitmount-node")?["tolerations"] == json!([{"operator": "Exists"}]));
+    Ok(())
+}
+
+#[test]
+fn demands_are_spread_as_told() -> Result<()> {
+    for (values, argument) in [(&[][..], "--demand-spread=0"), (&["demandSpread=90"], "--demand-spread=90")] {
+        let objects = objects(values)?;
+        let csi = container(&objects, "gitmount-node", "csi")?;
+        ensure!(texts(&csi["args"]).contains(&argument), "{csi}");
     }
     Ok(())
 }

@@ -19,6 +19,8 @@ pub const NAMESPACE: &str = "gitmount-system";
 /// The chart's values that most tests want: the tests' servers may speak `http://`, and what fails is tried again soon.
 pub const USUAL: [&str; 2] = ["hosts.allowHttp=true", "demandMinInterval=1s"];
 const SETS: [&str; 2] = ["gitmount-hold", "gitmount-node"];
+/// Its Deployment, unless the values leave it out.
+const CONTROLLER: &str = "gitmount-controller";
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A driver that is deployed. It stays when this is dropped, so that the next test need not start it.
@@ -29,8 +31,8 @@ pub struct Driver<'a> {
 }
 
 impl Cluster {
-    /// Deploys the driver, or changes the one that is there, and waits until it runs on every node. `values` are the chart's, as
-    /// `helm --set` takes them. Only for a test that has the cluster to itself: others would have their driver changed below them.
+    /// Deploys the driver, or changes the one that is there, and waits until it runs on every node, and its controller. `values` are
+    /// the chart's, as `helm --set` takes them. Only for a test that has the cluster to itself: others would have their driver changed below them.
     pub fn deploy_driver(&self, _: &Alone, values: &[&str]) -> Result<Driver<'_>> {
         self.deployed(values)
     }
@@ -68,14 +70,35 @@ impl Cluster {
     /// # Errors
     /// After `deadline`, with the pods of the namespace and their events.
     pub fn wait_daemonset(&self, namespace: &str, name: &str, deadline: Duration) -> Result<()> {
-        let ready = until(&format!("the readiness of the DaemonSet {namespace}/{name}"), deadline, None, || {
-            let set = self.kubectl.json(&["get", "daemonset", name, "-n", namespace])?;
-            let status = &set["status"];
-            let number = |field: &str| status[field].as_u64().unwrap_or(0);
-            let wanted = number("desiredNumberScheduled");
-            let newest = set["spec"]["updateStrategy"]["type"] == "OnDelete" || number("updatedNumberScheduled") == wanted;
-            let seen = status["observedGeneration"] == set["metadata"]["generation"];
-            Ok((seen && newest && wanted > 0 && number("numberReady") == wanted).then_some(()))
+        self.wait_rolled_out(namespace, ("daemonset", name), deadline, |set| {
+            let wanted = number(set, "desiredNumberScheduled");
+            let newest = set["spec"]["updateStrategy"]["type"] == "OnDelete" || number(set, "updatedNumberScheduled") == wanted;
+            newest && wanted > 0 && number(set, "numberReady") == wanted
+        })
+    }
+
+    /// Waits until a Deployment has as many pods as it wants, all of them Ready and of its newest form.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn wait_deployment(&self, namespace: &str, name: &str, deadline: Duration) -> Result<()> {
+        self.wait_rolled_out(namespace, ("deployment", name), deadline, |deployment| {
+            let wanted = deployment["spec"]["replicas"].as_u64();
+            ["replicas", "updatedReplicas", "readyReplicas"].iter().all(|field| Some(number(deployment, field)) == wanted)
+        })
+    }
+
+    fn wait_rolled_out(
+        &self,
+        namespace: &str,
+        (kind, name): (&str, &str),
+        deadline: Duration,
+        done: impl Fn(&Value) -> bool,
+    ) -> Result<()> {
+        let ready = until(&format!("the readiness of the {kind} {namespace}/{name}"), deadline, None, || {
+            let object = self.kubectl.json(&["get", kind, name, "-n", namespace])?;
+            let seen = object["status"]["observedGeneration"] == object["metadata"]["generation"];
+            Ok((seen && done(&object)).then_some(()))
         });
         ready.map_err(|error| {
             let pods = self.kubectl.out(&["get", "pods", "-n", namespace, "-o", "wide"]).unwrap_or_default();
@@ -101,16 +124,25 @@ impl Driver<'_> {
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}});
         self.cluster.kubectl.apply_object(&namespace)?;
         self.cluster.kubectl.apply(&self.manifest)?;
-        for set in SETS {
-            self.cluster.wait_daemonset(NAMESPACE, set, DEADLINE)?;
-        }
+        self.wait(DEADLINE)?;
         Ok(fs::write(self.record(), &self.manifest)?)
+    }
+
+    /// Waits until everything of the manifest runs.
+    fn wait(&self, deadline: Duration) -> Result<()> {
+        for set in SETS {
+            self.cluster.wait_daemonset(NAMESPACE, set, deadline)?;
+        }
+        if self.manifest.contains("kind: Deployment") {
+            self.cluster.wait_deployment(NAMESPACE, CONTROLLER, deadline)?;
+        }
+        Ok(())
     }
 
     /// Whether exactly this runs already, so that there is nothing to wait for.
     fn is_deployed(&self) -> bool {
         let before = fs::read_to_string(self.record()).unwrap_or_default();
-        before == self.manifest && SETS.iter().all(|set| self.cluster.wait_daemonset(NAMESPACE, set, Duration::ZERO).is_ok())
+        before == self.manifest && self.wait(Duration::ZERO).is_ok()
     }
 
     /// The manifest that was deployed last.
@@ -159,6 +191,11 @@ impl Driver<'_> {
         crate::run::run_with(&mut delete, self.manifest.as_bytes(), DEADLINE)?.success()?;
         self.cluster.kubectl.delete(&["namespace", NAMESPACE])
     }
+}
+
+/// A number of an object's status; where it is zero it is left out.
+fn number(object: &Value, field: &str) -> u64 {
+    object["status"][field].as_u64().unwrap_or(0)
 }
 
 /// The built helm.
