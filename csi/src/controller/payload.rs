@@ -1,16 +1,12 @@
-//! What a push says: which repository by all of its URLs, which refs, which commits. Only the fields that are needed are read; anything that
-//! is missing or of another type is passed over.
+//! What a push says: which repository by all of its URLs, which refs, which commits. Only the fields that are needed are read ([`kept`]);
+//! anything that is missing or of another type is passed over.
+
+mod kept;
 
 use serde_json::Value;
 
 use super::forge::Forge;
 use super::repository::Repository;
-
-/// URLs, refs and commits above this are none.
-const LONGEST: usize = 4096;
-
-/// Refs of one push that are looked at.
-const REFS: usize = 1000;
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,8 +44,7 @@ pub enum PayloadError {
 /// # Errors
 /// When it is not what such a forge sends.
 pub fn parse(forge: Forge, event: &str, body: &[u8]) -> Result<Message, PayloadError> {
-    // serde_json refuses what is nested more than 128 deep.
-    let json: Value = serde_json::from_slice(body).map_err(|_| PayloadError::Json)?;
+    let json = kept::parse(body).map_err(|_| PayloadError::Json)?;
     let push = match (forge, event) {
         (Forge::GitHub | Forge::Gitea | Forge::Forgejo | Forge::Gogs, "push") => like_github(&json),
         (Forge::GitLab, "Push Hook" | "Tag Push Hook" | "System Hook") if is_gitlab_push(&json) => gitlab(&json),
@@ -69,11 +64,11 @@ pub fn parse(forge: Forge, event: &str, body: &[u8]) -> Result<Message, PayloadE
 }
 
 fn text(value: &Value) -> Option<String> {
-    value.as_str().filter(|text| !text.is_empty() && text.len() <= LONGEST).map(str::to_owned)
+    value.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
 }
 
 fn list(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten().take(REFS)
+    value.as_array().into_iter().flatten()
 }
 
 fn commit(value: &Value) -> Option<String> {

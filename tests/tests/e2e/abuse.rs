@@ -85,6 +85,12 @@ fn nothing_that_is_sent_takes_the_controller_down_or_marks() -> Result<()> {
         &format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000)),
     ];
     let mut bodies: Vec<String> = texts.map(str::to_owned).into();
+    // Many small values, which are many times as large once they are read.
+    for (piece, around) in
+        [("0,", ("[", "0]")), ("[],", ("{\"ref\":[", "0]}")), ("{\"url\":\"\"},", ("[", "0]")), ("\"a\":0,", ("{", "\"a\":0}"))]
+    {
+        bodies.push(format!("{}{}{}", around.0, piece.repeat((24 << 20) / piece.len()), around.1));
+    }
     for (url, name) in [
         (json!(7), json!("refs/heads/main")),
         (json!([URL]), json!("refs/heads/main")),

@@ -95,6 +95,48 @@ fn azure_and_the_generic_form() {
 }
 
 #[test]
+fn each_url_alone_names_the_repository() {
+    let at = |forge, event: &str, pointer: &str, rest: &str| {
+        let mut body = "\"https://a.example/b/c.git\"".to_owned();
+        for name in pointer.rsplit('/') {
+            body = if name == "0" { format!("[{body}]") } else { format!("{{\"{name}\": {body}}}") };
+        }
+        let mut body: Value = serde_json::from_str(&body).unwrap();
+        merge(&mut body, serde_json::from_str(rest).unwrap());
+        is(&push(forge, event, body), "a.example/b/c", &["refs/heads/main"]);
+    };
+    for key in ["clone_url", "ssh_url", "git_url", "html_url", "url"] {
+        at(Forge::GitHub, "push", &format!("repository/{key}"), r#"{"ref": "refs/heads/main"}"#);
+    }
+    for key in ["git_http_url", "git_ssh_url", "http_url", "ssh_url", "web_url"] {
+        at(Forge::GitLab, "Push Hook", &format!("project/{key}"), r#"{"ref": "refs/heads/main"}"#);
+    }
+    for key in ["git_http_url", "git_ssh_url", "url", "homepage"] {
+        at(Forge::GitLab, "Push Hook", &format!("repository/{key}"), r#"{"ref": "refs/heads/main"}"#);
+    }
+    let changes = r#"{"push": {"changes": [{"new": {"name": "main"}}]}}"#;
+    for path in ["html/href", "clone/0/href"] {
+        at(Forge::Bitbucket, "repo:push", &format!("repository/links/{path}"), changes);
+    }
+    at(Forge::Bitbucket, "repo:refs_changed", "repository/links/clone/0/href", r#"{"changes": [{"ref": {"id": "refs/heads/main"}}]}"#);
+    for key in ["remoteUrl", "sshUrl", "webUrl"] {
+        let updates = r#"{"eventType": "git.push", "resource": {"refUpdates": [{"name": "refs/heads/main"}]}}"#;
+        at(Forge::Azure, "", &format!("resource/repository/{key}"), updates);
+    }
+    at(Forge::Generic, "", "url", r#"{"ref": "refs/heads/main"}"#);
+}
+
+/// Adds members to an object.
+fn merge(into: &mut Value, more: Value) {
+    match (into, more) {
+        (Value::Object(into), Value::Object(more)) => {
+            more.into_iter().for_each(|(name, value)| merge(into.entry(name).or_insert(Value::Null), value));
+        }
+        (into, more) => *into = more,
+    }
+}
+
+#[test]
 fn what_is_malformed_is_refused_and_what_is_huge_is_passed_over() {
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
     for body in ["", "nonsense", "{", &deep, "\u{0}"] {
@@ -106,11 +148,11 @@ fn what_is_malformed_is_refused_and_what_is_huge_is_passed_over() {
         json!("push"),
         json!({"ref": 7, "repository": []}),
         json!({"ref": "refs/heads/main", "repository": {"clone_url": ["x"]}}),
-        json!({"ref": "r".repeat(LONGEST + 1), "repository": {"clone_url": "https://a.example/b"}}),
+        json!({"ref": "r".repeat(kept::LONGEST + 1), "repository": {"clone_url": "https://a.example/b"}}),
     ] {
         assert!(matches!(parse(Forge::GitHub, "push", body.to_string().as_bytes()), Err(PayloadError::Missing(_))), "{body:.100}");
     }
-    let many: Vec<Value> = (0..REFS + 50).map(|n| json!({"ref": {"id": format!("refs/heads/{n}")}})).collect();
+    let many: Vec<Value> = (0..kept::ELEMENTS + 50).map(|n| json!({"ref": {"id": format!("refs/heads/{n}")}})).collect();
     let body = json!({"repository": {"links": {"clone": [{"href": "https://a.example/b"}]}}, "changes": many});
-    assert_eq!(push(Forge::Bitbucket, "repo:refs_changed", body).refs.len(), REFS);
+    assert_eq!(push(Forge::Bitbucket, "repo:refs_changed", body).refs.len(), kept::ELEMENTS);
 }
