@@ -1,7 +1,7 @@
 //! Generates the types and services from the `.proto` files, without a `protoc` program.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let files = ["fsd/v1/control.proto", "csi/v1/csi.proto", "pluginregistration/v1/registration.proto"];
+    let files = ["fsd/v1/control.proto", "csi/v1/csi.proto", "csi/v1/controller.proto", "pluginregistration/v1/registration.proto"];
     for file in files {
         println!("cargo:rerun-if-changed={file}");
     }

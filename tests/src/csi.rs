@@ -1,5 +1,7 @@
 //! A `gitmount-csi node` of a test's own over a [`Daemon`], and a client that calls it as a kubelet does, without a Kubernetes.
 
+mod front;
+
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -7,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+pub use front::Front;
 use gitmount_proto::csi::v1 as csi;
 use gitmount_proto::csi::v1::identity_client::IdentityClient;
 use gitmount_proto::csi::v1::node_client::NodeClient;

@@ -1,33 +1,30 @@
-//! csi-sanity, the CSI project's own test suite, against the node plugin with a daemon on this machine. What it skips is listed here.
+//! csi-sanity, the CSI project's own test suite, against the node plugin with a daemon on this machine. Its volumes are a repository
+//! that is fetched and mounted. What it skips is listed here.
 
 use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use gitmount_tests::cluster::build::Component;
-use gitmount_tests::csi::Plugin;
+use gitmount_tests::csi::{Front, Plugin};
 use gitmount_tests::daemon::Daemon;
+use gitmount_tests::fixtures;
 use gitmount_tests::run::{DEADLINE, command, run_with};
 use gitmount_tests::scratch;
+use gitmount_tests::servers::http::HttpServer;
 use serde_json::Value;
 
 /// Tests that are skipped: words of their full names, how many they are, and why. Those of the first part would fail, since they ask for
 /// what the driver does not offer; the suite skips those of the second part itself, by the driver's capabilities.
-const LEFT_OUT: [(&str, usize, &str); 4] = [
-    ("[Controller Server]", 67, "no controller makes volumes: they are repositories that exist, so there is no service to call"),
-    ("NodeUnpublishVolume should remove target path", 1, "its volume is made by CreateVolume and published for writing"),
-    ("NodeStageVolume should fail when no volume capability is provided", 1, "its volume is made by CreateVolume"),
-    ("NodeGetVolumeStats should fail when volume does not exist on the specified path", 1, "its volume is made by CreateVolume"),
-];
-const SKIPPED: [(&str, usize, &str); 8] = [
+const LEFT_OUT: [(&str, usize, &str); 1] =
+    [("[Controller Server]", 67, "no controller of the driver's makes volumes: they are repositories that exist")];
+const SKIPPED: [(&str, usize, &str); 6] = [
     ("[GroupController Server]", 1, "there are no groups of volumes"),
     ("[GroupController VolumeGroupSnapshots]", 5, "there are no snapshots: a tag is one"),
     ("with single node multi writer capability", 1, "nobody writes"),
     ("NodeExpandVolume", 4, "a repository has the size that it has"),
     ("NodeGetVolumeHealth", 2, "the condition of a volume is in its statistics"),
     ("NodeGetStorageHealth", 1, "a node has no storage of the driver's"),
-    ("Node Service should work", 1, "its volume is made by CreateVolume and published for writing"),
-    ("Node Service should be idempotent", 1, "its volume is made by CreateVolume and published for writing"),
 ];
 
 #[test]
@@ -36,9 +33,12 @@ fn what_the_driver_offers_passes_whole() -> Result<()> {
     let daemon = Daemon::held(&[])?;
     let plugin = Plugin::start(&daemon)?;
     let dir = scratch::dir()?;
+    fixtures::small(&dir.path().join("r.git"), &[("a", "one\n")])?;
+    let server = HttpServer::plain(dir.path())?;
+    let front = Front::start(&plugin, &[("url", &server.url("r.git")), ("ref", "main")])?;
     let report = dir.path().join("report.json");
     let mut sanity = command(program);
-    sanity.arg("-csi.endpoint").arg(plugin.socket()).arg("-csi.mountdir").arg(dir.path().join("targets"));
+    sanity.arg("-csi.endpoint").arg(front.socket()).arg("-csi.mountdir").arg(dir.path().join("targets"));
     sanity.arg("-csi.stagingdir").arg(dir.path().join("stages")).args(["-ginkgo.no-color", "-ginkgo.json-report"]).arg(&report);
     for (skipped, ..) in LEFT_OUT {
         sanity.arg("-ginkgo.skip").arg(skipped.replace('[', "\\[").replace(']', "\\]"));
@@ -63,6 +63,9 @@ fn what_the_driver_offers_passes_whole() -> Result<()> {
         println!("{counted} tests of {words:?} are skipped: {why}");
         ensure!(counted == *expected, "{counted} tests of {words:?} are skipped, not {expected}");
     }
-    ensure!(finished.status.success() && passed == 17, "{passed} tests passed: {}", finished.out());
+    let fetched = server.requests().iter().filter(|asked| asked.fetch && asked.status == 200).count();
+    ensure!(fetched > 0, "no volume was a repository");
+    ensure!(daemon.client()?.status()?.views.is_empty(), "a volume is left behind");
+    ensure!(finished.status.success() && passed == 22, "{passed} tests passed: {}", finished.out());
     Ok(())
 }
