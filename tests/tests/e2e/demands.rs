@@ -1,5 +1,5 @@
 //! Demands in number and in trouble: many volumes of one repository cost one fetch a node, and neither a controller that is away nor an API server
-//! that ends loses or doubles one.
+//! that ends loses or doubles one; a driver that starts anew answers what is demanded of private volumes once it has their credentials again.
 
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 const KEY: &str = "the string that the sender was given";
+const PASSWORD: &str = "s3cret-of-demands";
 const NODES: [&str; 2] = ["node1", "node2"];
 
 /// A repository, and a pod on each node with all of the volumes that follow it.
@@ -29,17 +30,32 @@ struct Scene {
     _dir: tempfile::TempDir,
 }
 
+/// Whether the repository asks for a login, which its volumes then have.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Public,
+    Private,
+}
+
 impl Scene {
-    fn new(cluster: &'static Cluster, namespace: Alone, volumes: usize) -> Result<Self> {
+    fn new(cluster: &'static Cluster, namespace: Alone, volumes: usize, access: Access) -> Result<Self> {
         let dir = scratch::dir()?;
         let repo = Repo::init_bare(dir.path().join("r.git"))?;
         let server = HttpServer::plain_at(cluster.host(), dir.path())?;
         let url = server.url("r.git");
         let attributes = [("url", url.as_str()), ("ref", "main"), ("pull", "on-demand"), ("webhookSecret", "hook")];
-        let claims = (0..volumes).map(|number| Claim::new(namespace.name(), &format!("v{number}"), &attributes)).collect();
+        let claim = |number| {
+            let claim = Claim::new(namespace.name(), &format!("v{number}"), &attributes);
+            if access == Access::Private { claim.staged_with("login").published_with("login") } else { claim }
+        };
+        let claims = (0..volumes).map(claim).collect();
+        if access == Access::Private {
+            server.require_login("user", PASSWORD);
+        }
         let scene = Scene { cluster, namespace, claims, repo, server, url, _dir: dir };
         scene.commit("one")?;
-        let mut objects = vec![secret(scene.namespace.name(), "hook", &[("secret", KEY)])];
+        let login = secret(scene.namespace.name(), "login", &[("username", "user"), ("password", PASSWORD)]);
+        let mut objects = vec![secret(scene.namespace.name(), "hook", &[("secret", KEY)]), login];
         objects.extend(scene.claims.iter().map(Claim::object));
         for node in NODES {
             let pod = Pod::new(scene.namespace.name(), node, node);
@@ -95,6 +111,13 @@ impl Scene {
         self.cluster.kubectl.out(&words).map(drop)
     }
 
+    /// Waits until the demands that were answered on each node are as many as wanted.
+    fn answered(&self, driver: &Driver<'_>, wanted: impl Fn([u64; 2]) -> bool) -> Result<()> {
+        let now = || -> Result<[u64; 2]> { Ok([self.pulled(driver, NODES[0])?, self.pulled(driver, NODES[1])?]) };
+        let answered = wait_for("an answer to each demand", DEADLINE, || wanted(now().ok()?).then_some(()));
+        answered.with_context(|| format!("the nodes have answered {:?} demands", now()))
+    }
+
     /// `git_csi_demanded_pulls_total` of all of its volumes on a node.
     fn pulled(&self, driver: &Driver<'_>, node: &str) -> Result<u64> {
         let series = format!("git_csi_demanded_pulls_total{{namespace=\"{}\",", self.namespace.name());
@@ -112,7 +135,7 @@ fn many_volumes_cost_one_fetch_a_node_and_many_demands_one_at_the_end_of_the_int
     let namespace = Namespace::alone(cluster, "many")?;
     let _driver = cluster.deploy_driver(&namespace, &["hosts.allowHttp=true", &format!("demandMinInterval={}s", INTERVAL.as_secs())])?;
     cluster.controller()?;
-    let scene = Scene::new(cluster, namespace, 10)?;
+    let scene = Scene::new(cluster, namespace, 10, Access::Public)?;
     // So that the interval of the first fetches is over.
     std::thread::sleep(INTERVAL);
     scene.fetches();
@@ -144,7 +167,7 @@ fn what_is_away_meanwhile_loses_no_demand_and_doubles_none() -> Result<()> {
     let namespace = Namespace::alone(cluster, "away")?;
     let driver = cluster.deploy_driver(&namespace, &gitmount_tests::cluster::USUAL)?;
     cluster.controller()?;
-    let scene = Scene::new(cluster, namespace, 1)?;
+    let scene = Scene::new(cluster, namespace, 1, Access::Public)?;
     let k = &cluster.kubectl;
 
     let deployment = k.json(&["get", "deployment", "gitmount-controller", "-n", NAMESPACE])?;
@@ -162,25 +185,48 @@ fn what_is_away_meanwhile_loses_no_demand_and_doubles_none() -> Result<()> {
     cluster.controller()?;
     cluster.restart_api_server()?;
     scene.commit("after the API server's end")?;
-    let count = || NODES.iter().map(|node| scene.pulled(&driver, node)).collect::<Result<Vec<u64>>>();
-    let before = count()?;
+    let before = [scene.pulled(&driver, NODES[0])?, scene.pulled(&driver, NODES[1])?];
     // A demand with an end that nothing else has: a start-up demand would be another one.
     let own = |pods: &[Value]| pods.iter().filter_map(|pod| pod["metadata"]["uid"].as_str().map(str::to_owned)).collect::<Vec<_>>();
     let controllers = own(&cluster.controllers()?);
     scene.demand("2099-01-01T00:00:00Z")?;
     scene.serves("after the API server's end")?;
-    wait_for("one pull more on each node", DEADLINE, || {
-        let now = count().ok()?;
-        now.iter().zip(&before).all(|(now, before)| *now == before + 1).then_some(())
-    })?;
+    scene.answered(&driver, |now| now == before.map(|before| before + 1))?;
     // A webhook finds the volume as well, and everything that was demanded until then was counted.
     scene.commit("a push at last")?;
     ensure!(scene.push()? == "marked 1");
     scene.serves("a push at last")?;
-    wait_for("two pulls on each node", DEADLINE, || {
-        let now = count().ok()?;
-        now.iter().zip(&before).all(|(now, before)| *now == before + 2).then_some(())
-    })?;
+    scene.answered(&driver, |now| now == before.map(|before| before + 2))?;
     ensure!(own(&cluster.controllers()?) == controllers, "a controller was replaced");
+    Ok(())
+}
+
+/// A driver that starts anew has no credential before the kubelet publishes again, about a minute later: what is demanded until then waits for it.
+#[test]
+fn a_private_volume_is_pulled_for_a_demand_after_its_driver_was_restarted() -> Result<()> {
+    let cluster = Cluster::get()?;
+    let namespace = Namespace::alone(cluster, "restarted")?;
+    let driver = cluster.usual_driver(&namespace)?;
+    cluster.controller()?;
+    let scene = Scene::new(cluster, namespace, 1, Access::Private)?;
+    let waits = || -> Result<bool> { Ok(driver.views(NODES[0], &scene.url)?.iter().any(|view| view["state"] == "waiting")) };
+
+    // The first demand comes while there is no driver, the second while it has no credential, unless the kubelet is quick.
+    cluster.kubectl.delete(&["pod", &driver.pod("node", NODES[0])?, "-n", NAMESPACE])?;
+    scene.demand("2097-01-01T00:00:00Z")?;
+    cluster.wait_daemonset(NAMESPACE, "gitmount-node", DEADLINE)?;
+    println!("the driver waits for the credential: {}", waits()?);
+    scene.commit("two")?;
+    scene.demand("2098-01-01T00:00:00Z")?;
+    scene.serves("two")?;
+    ensure!(!waits()?, "it has the credential again");
+    scene.answered(&driver, |now| now.iter().all(|pulls| *pulls > 0))?;
+
+    // Nothing else than a demand makes an on-demand volume move now.
+    scene.commit("three")?;
+    scene.demand("2099-01-01T00:00:00Z")?;
+    scene.serves("three")?;
+    let leaks = driver.leaks(cluster, &[PASSWORD])?;
+    ensure!(leaks.is_empty(), "{leaks:#?}");
     Ok(())
 }

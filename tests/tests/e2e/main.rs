@@ -8,6 +8,7 @@ mod demands;
 mod examples;
 mod forge;
 mod inline;
+mod load;
 mod offline;
 mod payloads;
 mod private;

@@ -10,7 +10,7 @@ use gitmount_tests::cluster::{Cluster, Namespace};
 use serde_json::{Value, json};
 
 const KEY: &str = "the string that the forge was given";
-const AFTER: &str = "6113728f27ae82c7b1a177c8d03f9e96e0adf246";
+pub(super) const AFTER: &str = "6113728f27ae82c7b1a177c8d03f9e96e0adf246";
 const BEFORE: &str = "95790bf891e76fee5e1747ab589903a6a1f80f22";
 const NONE: &str = "0000000000000000000000000000000000000000";
 
@@ -18,7 +18,7 @@ const SHA256: Proof = Proof::Signature("X-Hub-Signature-256", "sha256=");
 
 /// What happens at a forge.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Event {
+pub(super) enum Event {
     Push,
     Tag,
     Delete,
@@ -45,9 +45,9 @@ impl Event {
 }
 
 /// A forge: its name, a URL of the repository as a volume has it, and what it sends.
-type Forge = (&'static str, &'static str, fn(Event) -> Hook);
+pub(super) type Forge = (&'static str, &'static str, fn(Event) -> Hook);
 
-const FORGES: [Forge; 7] = [
+pub(super) const FORGES: [Forge; 7] = [
     ("github", "git@github.com:Codertocat/Hello-World.git", github),
     ("gitlab", "https://gitlab.example.com/mike/diaspora.git", gitlab),
     ("forgejo", "ssh://git@code.example.com:2222/team/site.git", forgejo),
