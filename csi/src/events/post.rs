@@ -28,9 +28,10 @@ pub(super) async fn run(client: Option<Client>, node: String, mut queue: mpsc::R
         let Told { object, reason, message } = &told;
         tracing::info!(reason = reason.name(), object = format!("{} {}/{}", object.kind, object.namespace, object.name), "{message}");
         let Some(client) = &client else { continue };
+        let name = name(&object.name);
         let mut wait = Duration::from_millis(500);
         for attempt in 1..=TRIES {
-            let posted = tokio::time::timeout(LIMIT, post(client, &node, &mut aggregate, &told)).await;
+            let posted = tokio::time::timeout(LIMIT, post(client, &node, &mut aggregate, &told, &name)).await;
             let error = match posted {
                 Ok(Ok(())) => break,
                 Ok(Err(error)) => error.to_string(),
@@ -46,14 +47,14 @@ pub(super) async fn run(client: Option<Client>, node: String, mut queue: mpsc::R
     }
 }
 
-async fn post(client: &Client, node: &str, aggregate: &mut Aggregate, told: &Told) -> kube::Result<()> {
+async fn post(client: &Client, node: &str, aggregate: &mut Aggregate, told: &Told, name: &str) -> kube::Result<()> {
     let events: Api<Event> = Api::namespaced(client.clone(), &told.object.namespace);
     let now = Instant::now();
-    if let Step::Count { name, count } = aggregate.step(told, now) {
+    if let Step::Count { name: posted, count } = aggregate.step(told, now) {
         let patch = json!({ "count": count, "lastTimestamp": stamp() });
-        match events.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
+        match events.patch(&posted, &PatchParams::default(), &Patch::Merge(patch)).await {
             Ok(_) => {
-                aggregate.posted(told.clone(), name, count, now);
+                aggregate.posted(told.clone(), posted, count, now);
                 return Ok(());
             }
             // It has outlived its hour at the API server: a new one takes its place.
@@ -61,23 +62,31 @@ async fn post(client: &Client, node: &str, aggregate: &mut Aggregate, told: &Tol
             Err(error) => return Err(error),
         }
     }
-    let created = events.create(&PostParams::default(), &event(node, told)).await?;
-    aggregate.posted(told.clone(), created.metadata.name.unwrap_or_default(), 1, now);
+    match events.create(&PostParams::default(), &event(node, told, name)).await {
+        Ok(_) => {}
+        // An earlier try was posted, only its answer was lost.
+        Err(kube::Error::Api(status)) if status.code == 409 => {}
+        Err(error) => return Err(error),
+    }
+    aggregate.posted(told.clone(), name.to_owned(), 1, now);
     Ok(())
+}
+
+/// A name that no other event of the object has. One event keeps it for all its tries.
+fn name(object: &str) -> String {
+    // The API server takes 253 characters, in parts that end with a letter or a digit.
+    let start = object.get(..236).unwrap_or(object).trim_end_matches(['-', '.']);
+    format!("{start}.{:016x}", fastrand::u64(..))
 }
 
 fn stamp() -> Time {
     Time(jiff::Timestamp::now())
 }
 
-fn event(node: &str, told: &Told) -> Event {
+fn event(node: &str, told: &Told, name: &str) -> Event {
     let Told { object, reason, message } = told;
     Event {
-        metadata: ObjectMeta {
-            generate_name: Some(format!("{}.", object.name)),
-            namespace: Some(object.namespace.clone()),
-            ..Default::default()
-        },
+        metadata: ObjectMeta { name: Some(name.to_owned()), namespace: Some(object.namespace.clone()), ..Default::default() },
         involved_object: ObjectReference {
             api_version: Some("v1".into()),
             kind: Some(object.kind.into()),
@@ -94,5 +103,21 @@ fn event(node: &str, told: &Told) -> Event {
         last_timestamp: Some(stamp()),
         count: Some(1),
         ..Default::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_what_the_api_server_takes() {
+        for object in ["web-0", "data", &"a".repeat(253), &format!("{}-.b", "a".repeat(234))] {
+            let (one, other) = (name(object), name(object));
+            assert!(one != other && one.len() <= 253, "{one}");
+            let ends =
+                |part: &str| part.starts_with(|c: char| c.is_ascii_alphanumeric()) && part.ends_with(|c: char| c.is_ascii_alphanumeric());
+            assert!(one.split('.').all(ends), "{one}");
+        }
     }
 }

@@ -10,7 +10,9 @@ use gitmount_tests::run::wait_for;
 use gitmount_tests::scratch;
 use gitmount_tests::servers::http::HttpServer;
 
-const DEADLINE: Duration = Duration::from_secs(90);
+/// Longer than the two minutes that a kubelet waits at most before it tries a volume again: it counts the failures of a volume, so that a pod that
+/// is corrected waits for those of the one before it.
+const DEADLINE: Duration = Duration::from_secs(240);
 
 #[test]
 fn pods_on_both_nodes_share_a_tree_that_goes_with_the_last() -> Result<()> {
