@@ -66,6 +66,7 @@ pub fn trouble(view: &proto::View) -> Option<String> {
     match view.state() {
         State::Stale => Some(format!("the host does not answer, commit {} is served: {why}", view.commit)),
         State::Failing | State::Gone => Some(format!("fetching fails, commit {} is served: {why}", view.commit)),
+        State::Unmounted | State::Covered => Some(why.to_owned()),
         State::Unspecified | State::Ok | State::Detached | State::Waiting => None,
     }
 }

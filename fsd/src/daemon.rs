@@ -12,7 +12,7 @@
 //! Many views, `gitmount daemon`:
 //! - [`engine`]: publish, unpublish, and all other calls; [`context`]: what its views share.
 //! - [`spec`], [`credential`]: what callers ask for, checked.
-//! - [`shown`]: one view; [`fetches`]: the fetches of all of them; [`bind`]: where they are shown.
+//! - [`shown`]: one view; [`fetches`]: the fetches of all of them; [`bind`]: where they are shown; [`standing`]: what is mounted there.
 //! - [`state`], [`record`]: what is written down; [`events`], [`metrics`]: what is told; `measure`: what a tree holds.
 //! - [`upkeep`]: the store after fetches.
 //!
@@ -35,6 +35,7 @@ pub mod schedule;
 pub mod serving;
 pub mod shown;
 pub mod spec;
+pub mod standing;
 pub mod state;
 pub mod upkeep;
 pub mod upstream;

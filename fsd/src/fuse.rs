@@ -52,12 +52,22 @@ pub struct MountOptions {
     pub without: Vec<Feature>,
     /// Whether watchers are told of switches.
     pub notify: Notify,
+    /// The device of a mount that is resumed, where that is known: the target may have been unmounted meanwhile.
+    pub device: Option<u64>,
 }
 
 impl MountOptions {
     /// The defaults.
     pub fn new(target: impl Into<PathBuf>, source: impl Into<String>) -> Self {
-        MountOptions { target: target.into(), allow_other: false, source: source.into(), threads: 4, without: vec![], notify: Notify::None }
+        MountOptions {
+            target: target.into(),
+            allow_other: false,
+            source: source.into(),
+            threads: 4,
+            without: vec![],
+            notify: Notify::None,
+            device: None,
+        }
     }
 }
 
@@ -128,7 +138,7 @@ impl Opened {
                 finished.1.notify_all();
             }
         })?;
-        let device = mount::device_at(&options.target);
+        let device = options.device.or_else(|| mount::device_at(&options.target));
         set_read_ahead(device);
         let events = match (options.notify, device) {
             (Notify::None, _) => None,

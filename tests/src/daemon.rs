@@ -85,9 +85,14 @@ impl Daemon {
         Ok(())
     }
 
+    /// The holder's process id.
+    pub fn holder_pid(&self) -> Result<i32> {
+        Ok(self.holder.as_ref().context("the holder does not run")?.id().cast_signed())
+    }
+
     /// How many mounts the holder holds.
     pub fn holds(&self) -> Result<usize> {
-        let id = self.holder.as_ref().context("the holder does not run")?.id();
+        let id = self.holder_pid()?;
         let open = fs::read_dir(format!("/proc/{id}/fd"))?.flatten();
         Ok(open.filter(|entry| fs::read_link(entry.path()).is_ok_and(|link| link == Path::new("/dev/fuse"))).count())
     }
@@ -288,7 +293,16 @@ impl Client {
 
     /// Unpublishes.
     pub fn unpublish(&mut self, target: &Path) -> Result<()> {
-        let request = proto::UnpublishRequest { target: bytes(target), remove_target: false };
+        self.unpublish_with(target, false)
+    }
+
+    /// Unpublishes a target that is its caller's own, as a pod's is.
+    pub fn remove(&mut self, target: &Path) -> Result<()> {
+        self.unpublish_with(target, true)
+    }
+
+    fn unpublish_with(&mut self, target: &Path, remove_target: bool) -> Result<()> {
+        let request = proto::UnpublishRequest { target: bytes(target), remove_target };
         self.runtime.block_on(self.inner.unpublish(request))?.into_inner().failure.map_or(Ok(()), |failure| Err(refused(failure)))
     }
 

@@ -5,15 +5,12 @@ use std::path::Path;
 use gitmount_proto::mount_table;
 use tonic::Status;
 
-/// What the kernel calls mounts of the daemon.
-const KINDS: [&[u8]; 2] = [b"fuse.gitmount", b"fuse"];
-
 /// Whether a tree is shown at `target`.
 ///
 /// # Errors
 /// When the table cannot be read.
 pub fn is_live(target: &str) -> Result<bool, Status> {
-    Ok(at(target)?.is_some_and(|entry| KINDS.contains(&&*entry.kind)))
+    Ok(at(target)?.is_some_and(|entry| entry.is_gitmount()))
 }
 
 /// Whether anything is mounted at `target`.

@@ -62,7 +62,9 @@ Examples:
   gitmount status --output json /mnt/git
 
 States: ok; stale (the host did not answer at the start); failing (the last fetch failed); gone (the ref or repository
-disappeared); detached (unmounted lazily, still in use); dead (the process of the mount died: unmount it).")]
+disappeared); waiting (the daemon was restarted and waits for the mount's credential: mount it again); unmounted (somebody
+unmounted it without gitmount); covered (somebody mounted something over it); detached (unmounted lazily, still in use);
+dead (the process of the mount died: unmount it).")]
     Status(StatusArgs),
     /// Show the last events of a mount: switches, failed fetches, what is not served
     #[command(after_help = "\
@@ -85,7 +87,8 @@ mounts stay for the next daemon.")]
     #[command(after_help = "\
 Examples:
   gitmount verify https://github.com/git/git
-  gitmount verify /mnt/git")]
+  gitmount verify /mnt/git
+  gitmount verify --socket /run/gitmount.sock /mnt/git")]
     Verify(VerifyArgs),
     /// Remove what no mount needs from the store
     #[command(after_help = "\
@@ -140,7 +143,7 @@ pub struct MountArgs {
     /// Sub-directory of the repository that becomes the root of the mount [default: the whole tree]
     #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
     pub path: OsString,
-    /// How often to look for news: a duration such as 30s, 5m, 1h30m, or never
+    /// How often to look for news: a duration such as 30s, 5m, 1h30m, or never, or with --socket on-demand
     #[arg(long, value_name = "INTERVAL", default_value = "5m")]
     pub pull: String,
     /// Commits of history to fetch; 0 for all
@@ -328,6 +331,9 @@ pub struct VerifyArgs {
     /// Where fetched repositories are kept.
     #[command(flatten)]
     pub store: StoreArg,
+    /// Which daemon serves the mount point, if any.
+    #[command(flatten)]
+    pub socket: SocketArg,
 }
 
 /// `gitmount gc`.

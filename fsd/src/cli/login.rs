@@ -97,6 +97,10 @@ impl LoginSource for GitLogin {
         Ok(Some(login))
     }
 
+    fn remedy(&self) -> &'static str {
+        "set up a credential helper of git's for it"
+    }
+
     fn accepted(&self, url: &str, _: &Login) {
         let next = match &mut *self.remembered() {
             Some(known) if !known.approved => {

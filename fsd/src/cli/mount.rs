@@ -66,7 +66,7 @@ fn serve(plan: Plan, foreground: bool) -> Result<()> {
     // Under the lock nobody else can mount here between the look and the mount.
     let runtime_dir = RuntimeDir::open()?;
     let lock = runtime_dir.lock()?;
-    mount_table::check_target(&target, &runtime_dir)?;
+    mount_table::check_target(&target)?;
     let mut socket = lock.bind(&target)?;
     let commit = prepared.commit();
     let mounted = prepared.mount();

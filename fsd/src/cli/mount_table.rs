@@ -3,49 +3,54 @@
 use std::path::{Path, PathBuf};
 
 use super::exit::{CliError, Result, cause};
-use crate::control::runtime::RuntimeDir;
-use gitmount_proto::mount_table;
+use crate::daemon::standing;
+use gitmount_proto::mount_table::{self, Entry};
 
-/// What `/proc/self/mountinfo` calls our mounts when fusermount3 made them, and when root did it directly.
-const FS_TYPES: [&[u8]; 2] = [b"fuse.gitmount", b"fuse"];
-
-/// One line of the table about what is, or (see [`MountPoint::is_ours`]) may be, a mount of ours.
+/// A mount of gitmount's that one sees.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountPoint {
     /// Where, absolute.
     pub target: PathBuf,
     /// What: the repository, as the mount's process named it.
     pub source: String,
-    /// Whether the table names us; for a mount that root made it only says that it is one of FUSE.
-    pub named: bool,
+    device: u64,
 }
 
 impl MountPoint {
-    /// Whether it is one of ours: the table says so, or the runtime directory has its socket.
-    pub fn is_ours(&self, runtime: &RuntimeDir) -> bool {
-        self.named || runtime.socket(&self.target).exists()
+    fn new(entry: &Entry) -> Self {
+        MountPoint { target: entry.target.clone(), source: String::from_utf8_lossy(&entry.source).into_owned(), device: entry.device }
     }
 
     /// Whether its process died.
     pub fn is_dead(&self) -> bool {
-        std::fs::metadata(&self.target).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN))
+        standing::is_dead(&self.target, self.device)
     }
 }
 
-/// The mounts in this mount namespace that are or may be ours.
+/// The gitmount mounts in this mount namespace that one sees.
 pub fn mount_points() -> Result<Vec<MountPoint>> {
-    let table = mount_table::read().map_err(|e| CliError::other(format!("/proc/self/mountinfo cannot be read ({e})")))?;
-    Ok(ours(table))
+    Ok(ours(&standing::table()?))
 }
 
-fn ours(table: Vec<mount_table::Entry>) -> Vec<MountPoint> {
-    let fuse = table.into_iter().filter(|entry| FS_TYPES.contains(&entry.kind.as_slice()));
-    fuse.map(|entry| MountPoint {
-        target: entry.target,
-        source: String::from_utf8_lossy(&entry.source).into_owned(),
-        named: entry.kind == FS_TYPES[0],
-    })
-    .collect()
+fn ours(table: &[Entry]) -> Vec<MountPoint> {
+    let seen = table.iter().filter(|entry| entry.is_gitmount() && mount_table::hider(table, entry).is_none());
+    seen.map(MountPoint::new).collect()
+}
+
+/// The gitmount mount at `target` (absolute).
+///
+/// # Errors
+/// When there is one that something else hides.
+pub fn at(target: &Path) -> Result<Option<MountPoint>> {
+    let table = standing::table()?;
+    let mut ours = table.iter().filter(|entry| entry.is_gitmount() && entry.target == target).peekable();
+    if let Some(seen) = ours.clone().find(|entry| mount_table::hider(&table, entry).is_none()) {
+        return Ok(Some(MountPoint::new(seen)));
+    }
+    match ours.peek().and_then(|entry| mount_table::hider(&table, entry)) {
+        Some(by) => Err(CliError::usage(standing::covered(target, by))),
+        None => Ok(None),
+    }
 }
 
 /// The absolute name of a mount point, as the kernel's table has it; also of one whose process died, which cannot be looked into.
@@ -71,17 +76,18 @@ pub fn absolute(dir: &Path) -> Result<PathBuf> {
     }
 }
 
+#[cfg(test)]
+pub(super) fn example(target: &str, source: &str) -> MountPoint {
+    MountPoint { target: target.into(), source: source.into(), device: 0 }
+}
+
 /// Checks that `target` (absolute) is an empty directory on which nothing of ours is mounted.
-pub fn check_target(target: &Path, runtime: &RuntimeDir) -> Result<()> {
+pub fn check_target(target: &Path) -> Result<()> {
     let shown = target.display();
     let first = format!("unmount it first with `gitmount unmount {shown}`");
-    if let Some(mount) = mount_points()?.iter().rev().find(|m| m.target == target) {
-        if mount.is_dead() {
-            return Err(CliError::usage(format!("{shown} is a mount whose process died: {first}")));
-        }
-        if mount.is_ours(runtime) {
-            return Err(CliError::usage(format!("{shown} is already a gitmount mount: {first}")));
-        }
+    if let Some(mount) = at(target)? {
+        let what = if mount.is_dead() { "a mount whose process died" } else { "already a gitmount mount" };
+        return Err(CliError::usage(format!("{shown} is {what}: {first}")));
     }
     let meta = std::fs::metadata(target)
         .map_err(|e| CliError::usage(format!("{shown} cannot be looked into ({}): give an empty directory of your own", cause(&e))))?;
@@ -108,13 +114,18 @@ mod tests {
         let table = b"22 1 254:1 / / rw,relatime - ext4 /dev/vda1 rw\n\
             96 22 0:50 / /mnt/a\\040b\\134c rw,nosuid shared:5 master:1 - fuse.gitmount https://example.com/a.git ro,user_id=0\n\
             97 22 0:51 / /mnt/other rw - fuse.sshfs host: rw\n\
-            98 22 0:52 / /mnt/\xff ro - fuse /src ro\n\
+            98 22 0:52 / /mnt/\xff ro - fuse.gitmount /src ro\n\
+            99 22 0:53 / /mnt/hidden ro - fuse.gitmount /src ro\n\
+            100 99 0:54 / /mnt/hidden rw - tmpfs none rw\n\
             torn line";
-        let mount =
-            |target: &[u8], source: &str, named| MountPoint { target: OsStr::from_bytes(target).into(), source: source.into(), named };
+        let mount = |target: &[u8], source: &str, minor| MountPoint {
+            target: OsStr::from_bytes(target).into(),
+            source: source.into(),
+            device: nix::sys::stat::makedev(0, minor),
+        };
         assert_eq!(
-            ours(mount_table::parse(table)),
-            [mount(b"/mnt/a b\\c", "https://example.com/a.git", true), mount(b"/mnt/\xff", "/src", false)]
+            ours(&mount_table::parse(table)),
+            [mount(b"/mnt/a b\\c", "https://example.com/a.git", 50), mount(b"/mnt/\xff", "/src", 52)]
         );
     }
 
@@ -123,18 +134,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         std::fs::write(&file, "x").unwrap();
-        let runtime = RuntimeDir::at(dir.path().join("run")).unwrap();
         let cases = [
             (absolute(&dir.path().join("missing")).unwrap_err(), "does not exist"),
-            (check_target(&file, &runtime).unwrap_err(), "is not a directory"),
-            (check_target(dir.path(), &runtime).unwrap_err(), "is not empty"),
+            (check_target(&file).unwrap_err(), "is not a directory"),
+            (check_target(dir.path()).unwrap_err(), "is not empty"),
         ];
         for (error, what) in cases {
             assert!(error.code == 2 && error.message.contains(what), "{error:?}");
         }
         let empty = dir.path().join("empty");
         std::fs::create_dir(&empty).unwrap();
-        check_target(&empty, &runtime).unwrap();
+        check_target(&empty).unwrap();
     }
 
     #[test]

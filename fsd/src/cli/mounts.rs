@@ -42,13 +42,14 @@ pub fn find(target: &Path) -> Result<Found> {
     let runtime = RuntimeDir::open()?;
     match Client::connect(&runtime.socket(target)) {
         Ok(client) => Ok(Found::Live(Box::new(client))),
-        Err(ConnectError::Dead(_) | ConnectError::Missing(_)) => {
-            let mounts = mount_table::mount_points()?;
-            if mounts.iter().any(|m| m.target == target && (m.is_ours(&runtime) || m.is_dead())) {
-                return Ok(Found::Dead);
-            }
-            Err(no_mount(target))
-        }
+        Err(ConnectError::Dead(_) | ConnectError::Missing(_)) => match mount_table::at(target)? {
+            Some(mount) if mount.is_dead() => Ok(Found::Dead),
+            Some(_) => Err(CliError::other(format!(
+                "{} is served by a process that is not asked this way: give the --socket of its daemon, or ask as who mounted it",
+                target.display()
+            ))),
+            None => Err(no_mount(target)),
+        },
         Err(error) => Err(CliError::other(error.to_string())),
     }
 }
@@ -60,7 +61,7 @@ pub fn live(target: &Path) -> Result<Client> {
         Found::Dead => {
             let shown = target.display();
             Err(CliError::other(format!(
-                "no process that you may talk to serves {shown}: if it died, unmount it with `gitmount unmount {shown}` and mount it again"
+                "the process that served {shown} died: unmount it with `gitmount unmount {shown}` and mount it again"
             )))
         }
     }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use gitmount_store::StoreError;
 use gitmount_store::credential::{Auth, HttpAuth, LoginSource};
 use gitmount_store::path::RepoPath;
 use gitmount_store::refspec::RefSpec;
@@ -17,7 +18,6 @@ use nix::unistd::Uid;
 use super::args::{MountArgs, NotifyArg, OfflineArg, StoreArg};
 use super::exit::{CliError, Result, cause};
 use super::{git_config, mount_table, ssh};
-use crate::control::runtime::RuntimeDir;
 use crate::daemon::policy::{self, Offline, Pull};
 use crate::daemon::serving::{Config, RemoteSource, Source};
 use crate::fuse::{Feature, Notify, UnknownFeature};
@@ -34,7 +34,8 @@ pub struct Plan {
 impl Plan {
     /// Checks the options and the mount point.
     pub fn new(args: &MountArgs) -> Result<Self> {
-        let pull: Pull = args.pull.parse()?;
+        let daemon_only = |error: StoreError| CliError::usage(format!("{error} (that with --socket only)"));
+        let pull: Pull = args.pull.parse().map_err(daemon_only)?;
         if pull == Pull::OnDemand {
             return Err(CliError::usage(
                 "pull interval \"on-demand\" is for views of a daemon (--socket): give \"never\", and run `gitmount pull` when there is news",
@@ -67,7 +68,7 @@ impl Plan {
                 "--allow-other needs the line `user_allow_other` in {FUSE_CONF}: add it, or leave the option out"
             )));
         }
-        mount_table::check_target(&target, &RuntimeDir::open()?)?;
+        mount_table::check_target(&target)?;
         let mut store = store_options(&args.store)?;
         store.idle = timeout(&args.timeout)?;
         store.connect = store.connect.min(store.idle);
@@ -108,10 +109,11 @@ impl Plan {
     }
 }
 
-/// Checks a URL; of a `file` URL it says how it is allowed.
+/// Checks a URL; of one that an option allows it says so.
 fn url(text: &str, args: &MountArgs) -> Result<RepoUrl> {
-    let policy = |allow_file| UrlPolicy { allow_http: args.allow_http, allow_file, hosts: vec![] };
-    RepoUrl::parse(text, &policy(args.allow_file)).map_err(|error| match RepoUrl::parse(text, &policy(true)) {
+    let parse = |allow_http, allow_file| RepoUrl::parse(text, &UrlPolicy { allow_http, allow_file, hosts: vec![] });
+    parse(args.allow_http, args.allow_file).map_err(|error| match parse(true, true) {
+        Ok(url) if url.scheme() == Scheme::Http => CliError::usage(format!("{error} with --allow-http")),
         Ok(url) => CliError::usage(format!(
             "url \"{url}\" uses file, which is switched off: give the path {} itself, or allow it with --allow-file",
             url.path()

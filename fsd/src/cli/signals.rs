@@ -79,7 +79,7 @@ impl Signals {
 
 /// Unmounts; when files are open, detaches.
 fn unmount(serving: &Serving) {
-    if serving.unmount(false).or_else(|_| serving.unmount(true)).is_err() {
-        tracing::error!("the mount cannot be unmounted");
+    if let Err(error) = serving.unmount(false).or_else(|_| serving.unmount(true)) {
+        tracing::error!(%error, "the mount cannot be unmounted");
     }
 }

@@ -128,6 +128,8 @@ pub(super) fn state(state: proto::State) -> &'static str {
         proto::State::Gone => "gone",
         proto::State::Detached => "detached",
         proto::State::Waiting => "waiting",
+        proto::State::Unmounted => "unmounted",
+        proto::State::Covered => "covered",
         proto::State::Unspecified => "unknown",
     }
 }
@@ -292,8 +294,7 @@ mod tests {
     #[test]
     fn an_empty_table_says_so_and_a_dead_mount_says_what_to_do() {
         assert_eq!(table(&[], SystemTime::now()), "nothing is mounted\n");
-        let mount =
-            super::super::mount_table::MountPoint { target: "/mnt/a".into(), source: "https://example.com/a.git".into(), named: true };
+        let mount = super::super::mount_table::example("/mnt/a", "https://example.com/a.git");
         let text = table(&[row(Entry::Dead(mount))], SystemTime::now());
         assert!(text.contains("dead") && text.contains("unmount it"), "{text}");
     }

@@ -16,6 +16,7 @@ use super::exit::{CliError, Result};
 use super::mounts;
 use super::plan::{is_local, store_options, text};
 use super::progress::Bar;
+use super::through;
 
 /// What is in a store was allowed when it was fetched.
 fn any_url() -> UrlPolicy {
@@ -26,7 +27,7 @@ fn any_url() -> UrlPolicy {
 pub fn verify(args: &VerifyArgs) -> Result<()> {
     let mut options = store_options(&args.store)?;
     let url = if is_local(&args.what) {
-        let (url, store) = mounted(Path::new(&args.what))?;
+        let (url, store) = mounted(Path::new(&args.what), args.socket.socket.as_deref())?;
         // What the mount is served from, whatever the environment says.
         options.root = store;
         url
@@ -52,9 +53,15 @@ pub fn verify(args: &VerifyArgs) -> Result<()> {
 }
 
 /// The URL and the store of what is mounted at `dir`.
-fn mounted(dir: &Path) -> Result<(String, PathBuf)> {
-    let target = mounts::target(dir)?;
-    let views = mounts::live(&target)?.status()?.views;
+fn mounted(dir: &Path, daemon: Option<&Path>) -> Result<(String, PathBuf)> {
+    let (target, views) = match daemon {
+        Some(socket) => (through::target(dir)?, through::views(socket)?),
+        None => {
+            let target = mounts::target(dir)?;
+            let views = mounts::live(&target)?.status()?.views;
+            (target, views)
+        }
+    };
     let view = views.into_iter().find(|v| v.mounts.iter().any(|m| m.as_slice() == target.as_os_str().as_encoded_bytes()));
     let Some(view) = view else {
         return Err(CliError::not_found(format!("{} is no gitmount mount: `gitmount status` lists those there are", target.display())));

@@ -36,6 +36,11 @@ pub fn target(dir: &Path) -> Result<PathBuf> {
     Ok(bind::absolute(&whole)?)
 }
 
+/// The views of the daemon.
+pub fn views(socket: &Path) -> Result<Vec<proto::View>> {
+    Ok(connect(socket)?.status()?.views)
+}
+
 /// What the daemon serves.
 pub fn status(socket: &Path) -> Result<Vec<Entry>> {
     let status = connect(socket)?.status()?;
@@ -141,7 +146,10 @@ fn with_login(
     publish: &mut dyn FnMut(&Login) -> gitmount_store::error::Result<proto::Published>,
 ) -> gitmount_store::error::Result<proto::Published> {
     let url = url.to_string();
-    let Some(login) = source.login(&url)? else { return Err(refused) };
+    let Some(login) = source.login(&url)? else {
+        let text = if refused.fault() == Fault::Refused { format!("{refused}; {}", source.remedy()) } else { refused.to_string() };
+        return Err(StoreError::new(refused.fault(), text));
+    };
     let published = publish(&login);
     match &published {
         Ok(_) => source.accepted(&url, &login),

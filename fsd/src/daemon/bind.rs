@@ -4,14 +4,13 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use gitmount_proto::mount_table;
+use gitmount_proto::mount_table::{self, Entry};
 use gitmount_store::error::Result;
 use gitmount_store::{Fault, StoreError};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-/// What the kernel's table calls mounts of ours.
-const KINDS: [&[u8]; 2] = [b"fuse.gitmount", b"fuse"];
+use super::standing::{self, Standing};
 
 /// The target's name as the kernel's table has it: its parent exists, itself it may not.
 ///
@@ -26,34 +25,6 @@ pub fn absolute(target: &Path) -> Result<PathBuf> {
     }
     let parent = parent.canonicalize().map_err(|e| usage(&format!("has a parent that cannot be reached ({e})")))?;
     Ok(parent.join(name))
-}
-
-/// What stands at a target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
-    /// No mount.
-    Nothing,
-    /// A mount of ours with this device.
-    Ours(u64),
-}
-
-/// What is mounted at `target`.
-///
-/// # Errors
-/// `Usage` when it is a mount of somebody else's.
-pub fn standing(target: &Path) -> Result<Standing> {
-    match mount_table::at(target).map_err(|e| failed(target, "looked up in the table of mounts", &e))? {
-        None => Ok(Standing::Nothing),
-        Some(entry) if KINDS.contains(&entry.kind.as_slice()) => Ok(Standing::Ours(entry.device)),
-        Some(entry) => Err(StoreError::new(
-            Fault::Usage,
-            format!(
-                "target {} is a mount of type {} already: unmount it first, or give another directory",
-                target.display(),
-                String::from_utf8_lossy(&entry.kind)
-            ),
-        )),
-    }
 }
 
 /// Makes sure that `target` is an empty directory on which nothing is mounted; gives whether it had to be made.
@@ -77,29 +48,56 @@ pub fn prepare(target: &Path) -> Result<bool> {
     Ok(false)
 }
 
-/// Shows `source` at `target`, read-only, without devices and set-uid programs.
+/// Shows the mount with this device, which is at `source`, at `target`: read-only, without devices and set-uid programs.
 ///
 /// # Errors
-/// What mounting gave; then nothing is mounted.
-pub fn bind(source: &Path, target: &Path) -> Result<()> {
+/// What mounting gave, and when that mount went from `source` at this moment; then nothing is mounted.
+pub fn bind(source: &Path, device: u64, target: &Path) -> Result<()> {
     const NONE: Option<&str> = None;
     mount(Some(source), target, NONE, MsFlags::MS_BIND, NONE).map_err(|e| failed(target, "mounted on", &e.into()))?;
     let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    mount(NONE, target, NONE, flags, NONE).map_err(|e| {
+    let bound = mount(NONE, target, NONE, flags, NONE).map_err(|e| failed(target, "mounted on read-only", &e.into()));
+    bound.and_then(|()| is_bound(source, device, target)).inspect_err(|_| {
+        // The first error is the one to tell.
         let _ = detach(target);
-        failed(target, "mounted on read-only", &e.into())
     })
 }
 
-/// Takes away whatever is mounted at `target`, also when it is busy or nobody serves it; nothing is no error.
+/// Between a look at a source and its bind mount somebody may unmount it, and then its empty directory is what is shown.
+fn is_bound(source: &Path, device: u64, target: &Path) -> Result<()> {
+    // What somebody has laid over it meanwhile is theirs.
+    if matches!(standing::look(&standing::table()?, target, Some(device)), Standing::Shown | Standing::Covered(_)) {
+        return Ok(());
+    }
+    Err(StoreError::new(
+        Fault::Cancelled,
+        format!("{} was unmounted while it was to be shown at {}: ask again", source.display(), target.display()),
+    ))
+}
+
+/// Takes away the mount on top at `target`, also when it is busy or nobody serves it; gives whether there was one.
 ///
 /// # Errors
 /// What unmounting gave.
-pub fn detach(target: &Path) -> Result<()> {
+pub fn detach(target: &Path) -> Result<bool> {
     match umount2(target, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
-        Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => Ok(()),
+        Ok(()) => Ok(true),
+        Err(Errno::EINVAL | Errno::ENOENT) => Ok(false),
         Err(error) => Err(failed(target, "unmounted", &error.into())),
     }
+}
+
+/// Takes away what one sees at `target` while `which` says so of it. Of what is hidden nothing is touched.
+///
+/// # Errors
+/// What unmounting gave.
+pub fn detach_while(target: &Path, which: impl Fn(&Entry) -> bool) -> Result<()> {
+    while mount_table::top(&standing::table()?, target).is_some_and(&which) {
+        if !detach(target)? {
+            return Ok(());
+        }
+    }
+    Ok(())
 }
 
 fn failed(target: &Path, what: &str, error: &io::Error) -> StoreError {
@@ -135,8 +133,7 @@ mod tests {
     #[test]
     fn nothing_to_detach_is_no_error() {
         let dir = tempfile::tempdir().unwrap();
-        detach(&dir.path().join("missing")).unwrap();
-        assert_eq!(standing(dir.path()).unwrap(), Standing::Nothing);
-        assert!(standing(Path::new("/proc")).unwrap_err().to_string().contains("type proc"));
+        assert!(!detach(&dir.path().join("missing")).unwrap() && !detach(dir.path()).unwrap());
+        detach_while(dir.path(), |_| true).unwrap();
     }
 }

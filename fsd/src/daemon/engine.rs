@@ -10,7 +10,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use gitmount_store::error::Result;
@@ -33,6 +33,7 @@ use crate::view::caches::Caches;
 
 mod create;
 mod operations;
+mod places;
 mod publish;
 mod restart;
 mod volume;
@@ -71,11 +72,15 @@ pub struct Engine {
     policy: UrlPolicy,
     inner: Mutex<Inner>,
     changed: Condvar,
+    /// Held while a mount that somebody took away is put back.
+    mending: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     views: Vec<Arc<Shown>>,
+    /// Views that are gone, of which something is still open.
+    ending: Vec<Weak<Shown>>,
     targets: HashMap<PathBuf, Arc<Shown>>,
     /// Targets that a call works on, with what makes it give up.
     busy: HashMap<PathBuf, Arc<AtomicBool>>,
@@ -111,7 +116,13 @@ impl Engine {
             keep_snapshots: options.keep_snapshots,
             without: options.without,
         });
-        let engine = Arc::new(Engine { context, policy: options.policy, inner: Mutex::default(), changed: Condvar::new() });
+        let engine = Arc::new(Engine {
+            context,
+            policy: options.policy,
+            inner: Mutex::default(),
+            changed: Condvar::new(),
+            mending: Mutex::default(),
+        });
         engine.take_up()?;
         engine.context.metrics.include(&engine);
         engine.context.upkeep.measure();

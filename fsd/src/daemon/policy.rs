@@ -39,7 +39,7 @@ impl FromStr for Pull {
         let refuse = |why: &str| {
             StoreError::new(
                 Fault::Usage,
-                format!("pull interval {text:?} {why}: give a duration such as \"30s\", \"5m\" or \"1h30m\", \"on-demand\" or \"never\""),
+                format!("pull interval {text:?} {why}: give a duration such as \"30s\", \"5m\" or \"1h30m\", \"never\" or \"on-demand\""),
             )
         };
         let seconds = seconds(text).ok_or_else(|| refuse("is no duration"))?;

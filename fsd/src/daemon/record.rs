@@ -49,6 +49,9 @@ pub struct Target {
     pub made: bool,
     /// Whether the bind mount is there; written without it first, so that a crash in between leaves no mount that nobody knows of.
     pub bound: bool,
+    /// The device of a mount of ours that is still there in place of the view's, since somebody else's hides it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stuck: Option<u64>,
     /// For whom.
     #[serde(flatten)]
     volume: Volume,
@@ -132,12 +135,17 @@ impl Target {
     pub fn new(path: &Path, made: bool, volume: proto::Volume) -> Self {
         let proto::Volume { name, namespace, pod, pod_uid, spec_name, claim, claim_uid, staged_only, persistent } = volume;
         let volume = Volume { name, namespace, pod, pod_uid, spec_name, claim, claim_uid, staged_only, persistent };
-        Target { path: Bytes::new(path.as_os_str().as_bytes().to_vec()), made, bound: false, volume }
+        Target { path: Bytes::new(path.as_os_str().as_bytes().to_vec()), made, bound: false, stuck: None, volume }
     }
 
     /// The directory, absolute.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(std::ffi::OsString::from_vec(self.path.to_vec()))
+    }
+
+    /// The device of what is mounted there.
+    pub fn device(&self, record: &Record) -> Option<u64> {
+        self.stuck.or(record.device)
     }
 
     /// For whom.

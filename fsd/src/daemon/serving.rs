@@ -30,6 +30,7 @@ use super::health::{Health, State, millis};
 use super::measure;
 use super::policy::{Offline, Pull};
 use super::schedule::{Random, Schedule, SystemRandom};
+use super::standing::{self, Standing};
 use super::upstream::{Hold, Local, Remote, Upstream};
 use crate::control::{Failure, Operations};
 use crate::fuse::{Feature, Mount, MountOptions, Notify};
@@ -194,6 +195,7 @@ impl Prepared {
             threads: THREADS,
             without: self.config.without.clone(),
             notify: self.config.notify,
+            device: None,
         };
         let commit = self.commit();
         let mount = Mount::new(self.view, &options).map_err(|e| cannot_mount(&options, &e))?;
@@ -312,8 +314,11 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Unmounts; a busy mount is refused unless `lazy`.
+    /// Unmounts; a busy mount is refused unless `lazy`, and one that somebody else's mount hides in any case.
     pub fn unmount(&self, lazy: bool) -> std::io::Result<()> {
+        if let Some(covered) = self.covered() {
+            return Err(std::io::Error::other(covered));
+        }
         self.mount.unmount(lazy)?;
         self.detached.store(true, Ordering::SeqCst);
         Ok(())
@@ -325,6 +330,14 @@ impl Serving {
         self.follow.stop();
     }
 
+    /// That something hides it, and what to do.
+    fn covered(&self) -> Option<String> {
+        match standing::look(&standing::table().ok()?, &self.target, self.mount.device()) {
+            Standing::Covered(by) => Some(standing::covered(&self.target, &by)),
+            _ => None,
+        }
+    }
+
     fn serves(&self, target: &Path) -> Option<()> {
         (self.target == target).then_some(())
     }
@@ -334,16 +347,21 @@ impl Operations for Serving {
     fn views(&self) -> Vec<proto::View> {
         use std::os::unix::ffi::OsStrExt;
         let health = record(&self.health).clone();
-        let detached = self.detached.load(Ordering::SeqCst);
+        let covered = self.covered();
+        let state = match covered {
+            _ if self.detached.load(Ordering::SeqCst) => proto::State::Detached,
+            Some(_) => proto::State::Covered,
+            None => health.state.into(),
+        };
         vec![proto::View {
             url: self.url.clone(),
             r#ref: self.ref_name.clone(),
             path: self.path.as_bstr().to_vec(),
             commit: self.mount.view().current().commit.to_string(),
-            state: if detached { proto::State::Detached } else { health.state.into() }.into(),
+            state: state.into(),
             last_attempt_ms: health.last_attempt.map(millis),
             last_success_ms: health.last_success.map(millis),
-            error: health.error.unwrap_or_default(),
+            error: covered.into_iter().chain(health.error).collect::<Vec<_>>().join("; "),
             mounts: vec![self.target.as_os_str().as_bytes().to_vec()],
             store: self.store.as_ref().map(|s| s.as_os_str().as_bytes().to_vec()).unwrap_or_default(),
             requests: self.mount.requests().into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
@@ -358,6 +376,9 @@ impl Operations for Serving {
 
     fn unmount(&self, target: &Path, lazy: bool) -> Option<std::result::Result<(), Failure>> {
         self.serves(target)?;
+        if let Some(covered) = self.covered() {
+            return Some(Err(Failure::new(Fault::Usage, covered)));
+        }
         Some(Serving::unmount(self, lazy).map_err(|error| {
             let shown = target.display();
             if error.raw_os_error() == Some(libc::EBUSY) {

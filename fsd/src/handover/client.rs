@@ -84,14 +84,31 @@ impl Holder {
         }
     }
 
-    /// Has it tell the kernel of changes in the mount `id`: notification messages, one after the other. Waits until all are told, for ever if need
-    /// be; ends this connection.
+    /// Whether it answers at all: one that is stopped takes connections, too.
     ///
     /// # Errors
-    /// When it does not keep `id`, or the messages are none.
-    pub fn notify(self, id: &str, messages: &[u8]) -> Result<()> {
-        setsockopt(&self.socket, sockopt::ReceiveTimeout, &TimeVal::seconds(0))?;
-        self.done(&Request::Notify { id: id.to_owned(), messages: messages.to_vec() }, None)
+    /// When it does not.
+    pub fn answers(&self) -> Result<()> {
+        // After the last name that there can be.
+        self.ask(&Request::Collect { after: char::MAX.to_string() }, None).map(drop)
+    }
+
+    /// Has it tell the kernel of changes in the mount `id`: notification messages, one after the other. Waits until all are told, for ever if need
+    /// be, while `is_there` says that the holder answers others; ends this connection.
+    ///
+    /// # Errors
+    /// When it does not keep `id`, or the messages are none, or it is stopped; then it may tell later, which does no harm.
+    pub fn notify(self, id: &str, messages: &[u8], is_there: &dyn Fn() -> bool) -> Result<()> {
+        message::send(self.socket.as_fd(), &Request::Notify { id: id.to_owned(), messages: messages.to_vec() }, None, MsgFlags::empty())?;
+        loop {
+            return match message::answer(self.socket.as_fd()) {
+                Ok((Answer::Done, _)) => Ok(()),
+                Ok((Answer::Refused { why }, _)) => Err(Error::Refused(why)),
+                Ok((other, _)) => Err(Error::Garbled(format!("{other:?}"))),
+                Err(Error::Io(error)) if error.kind() == std::io::ErrorKind::WouldBlock && is_there() => continue,
+                Err(error) => Err(error),
+            };
+        }
     }
 
     /// Has it keep `id` no longer; nothing happens when it does not.

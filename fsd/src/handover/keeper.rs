@@ -60,7 +60,7 @@ impl Keeper {
     /// When no thread can be started.
     pub fn new(socket: &Path) -> io::Result<Self> {
         let shared = Arc::new(Shared { socket: socket.to_owned(), state: Mutex::default(), wake: Condvar::new() });
-        shared.connect(&mut shared.state.lock());
+        shared.connect();
         let thread = thread::Builder::new().name("keeper".into()).spawn({
             let shared = shared.clone();
             move || shared.run()
@@ -74,7 +74,14 @@ impl Keeper {
     /// When there is one and it does not answer as it should.
     pub fn collect(&self) -> Result<Vec<Held>> {
         let mut state = self.shared.state.lock();
-        let Some(holder) = state.holder.clone() else { return Ok(Vec::new()) };
+        let holder = match state.holder.clone() {
+            Some(holder) => holder,
+            None => match Holder::connect(&self.shared.socket) {
+                Ok(holder) => Arc::new(holder),
+                Err(Error::Absent(_)) => return Ok(Vec::new()),
+                Err(error) => return Err(error),
+            },
+        };
         let all = holder.collect()?;
         for held in &all {
             let device = held.device.try_clone()?;
@@ -106,12 +113,18 @@ impl Keeper {
         }
     }
 
+    /// Leaves a descriptor that was collected to whose it is.
+    pub fn leave(&self, id: &str) {
+        self.shared.state.lock().kept.remove(id);
+    }
+
     /// Tells the kernel of changes in the mount `id` through the holder, for [`Mount::notify_through`](crate::fuse::Mount::notify_through); false when
     /// that does not work.
     pub fn messenger(&self, id: &str) -> Messenger {
         let (socket, id) = (self.shared.socket.clone(), id.to_owned());
         Box::new(move |messages| {
-            let told = Holder::connect(&socket).and_then(|holder| holder.notify(&id, messages));
+            let is_there = || Holder::connect(&socket).and_then(|holder| holder.answers()).is_ok();
+            let told = Holder::connect(&socket).and_then(|holder| holder.notify(&id, messages, &is_there));
             if let Err(error) = &told {
                 tracing::debug!(%id, %error, "the holder does not tell the kernel of changes");
             }
@@ -163,16 +176,21 @@ impl Shared {
                 None => {
                     let pause = if state.ever { AGAIN } else { AGAIN_ABSENT };
                     self.wake.wait_for(&mut state, pause);
-                    if !state.ending {
-                        self.connect(&mut state);
+                    let ending = state.ending;
+                    drop(state);
+                    if !ending {
+                        self.connect();
                     }
                 }
             }
         }
     }
 
-    fn connect(&self, state: &mut MutexGuard<'_, State>) {
-        match Holder::connect(&self.socket) {
+    fn connect(&self) {
+        // One that is stopped must hold up nobody else, so it is asked before anybody waits for the lock.
+        let found = Holder::connect(&self.socket).and_then(|holder| holder.answers().map(|()| holder));
+        let state = &mut self.state.lock();
+        match found {
             Ok(holder) => {
                 if state.told {
                     tracing::info!(socket = %self.socket.display(), "the holder is back");

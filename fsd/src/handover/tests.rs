@@ -102,7 +102,7 @@ fn a_notification_that_waits_keeps_nobody_else_waiting() {
     device.set_nonblocking(false).expect("sets");
     let telling = thread::spawn({
         let path = path.clone();
-        move || Holder::connect(&path).expect("connects").notify("a", &notification(2, 0, b"inode"))
+        move || Holder::connect(&path).expect("connects").notify("a", &notification(2, 0, b"inode"), &|| true)
     });
     assert_eq!(Holder::connect(&path).expect("connects").collect().expect("answers").len(), 1);
     assert!(!telling.is_finished());

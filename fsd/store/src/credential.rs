@@ -45,6 +45,10 @@ pub trait LoginSource: Send + Sync {
     fn accepted(&self, _url: &str, _login: &Login) {}
     /// The host refused the login.
     fn refused(&self, _url: &str, _login: &Login) {}
+    /// What helps when there is none, for the error.
+    fn remedy(&self) -> &'static str {
+        "give one that may read the repository"
+    }
 }
 
 /// Where to log in over HTTP from.

@@ -404,7 +404,7 @@ fn decode_path(raw: &str) -> Parsed<String> {
 
 fn check_policy(url: &RepoUrl, policy: &UrlPolicy) -> Parsed<()> {
     if url.scheme == Scheme::Http && !policy.allow_http {
-        return Err("uses http, which is not encrypted and not allowed here: use https, or allow it with --allow-http".into());
+        return Err("uses http, which is not encrypted and not allowed here: use https, or have http allowed".into());
     }
     if url.scheme == Scheme::File && !policy.allow_file {
         return Err("uses file, which is not allowed here: give a url with https or ssh".into());

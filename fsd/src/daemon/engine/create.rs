@@ -11,7 +11,6 @@ use nix::unistd::{Gid, Uid};
 
 use super::{Claim, Engine};
 use crate::control::Failure;
-use crate::daemon::bind::{self, Standing};
 use crate::daemon::credential::{Credential, Fingerprint};
 use crate::daemon::health::State;
 use crate::daemon::measure;
@@ -30,13 +29,21 @@ impl Engine {
     /// A view that this credential may see: one that is shown, else a new one. Of calls that want the same one makes it, the others wait.
     pub(super) fn find_or_make(&self, claim: &Claim<'_>, spec: &Spec, credential: &Credential) -> Result<Arc<Shown>> {
         let key = (format!("{:?}", spec.to_proto()) + &spec.url.normalized(), credential.fingerprint().clone());
+        // What somebody unmounted and what cannot be put back is of no use to anybody.
+        let mut useless: Vec<String> = Vec::new();
         let mut inner = self.lock();
         loop {
-            let shared = inner.views.iter().find(|view| view.spec == *spec && view.admits(credential) && self.is_mounted(view)).cloned();
+            let fits = |view: &&Arc<Shown>| view.spec == *spec && view.admits(credential) && !useless.contains(&view.id);
+            let shared = inner.views.iter().find(fits).cloned();
             if let Some(view) = shared {
                 drop(inner);
-                self.is_fit_to_begin_with(claim, &view)?;
-                return Ok(view);
+                if self.is_ready(&view) {
+                    self.is_fit_to_begin_with(claim, &view)?;
+                    return Ok(view);
+                }
+                useless.push(view.id.clone());
+                inner = self.lock();
+                continue;
             }
             claim.check()?;
             if !inner.making.contains(&key) {
@@ -51,13 +58,6 @@ impl Engine {
         let view = self.make(claim, spec, credential)?;
         self.lock().views.push(Arc::clone(&view));
         Ok(view)
-    }
-
-    /// Whether a view can be bound to targets. Somebody may have unmounted it, and what is bound from there would be an empty directory.
-    pub(super) fn is_mounted(&self, view: &Shown) -> bool {
-        let device = view.mount().filter(|mount| !mount.is_finished()).and_then(|mount| mount.device());
-        let standing = || bind::standing(&self.context.state.mount_point(&view.id));
-        device.is_some_and(|device| standing().is_ok_and(|there| there == Standing::Ours(device)))
     }
 
     /// A view whose host does not answer serves on, but nothing begins with it that would not begin without it.
@@ -174,10 +174,17 @@ impl Engine {
         if let Err(error) = mount.unmount(true) {
             tracing::warn!(view = %view.id, %error, "a view cannot be unmounted");
         }
+        if let Err(error) = self.unbind(view, &self.context.state.mount_point(&view.id)) {
+            tracing::warn!(view = %view.id, %error, "a view stays mounted");
+        }
         self.context.state.remove(&view.id);
         let end = Instant::now() + END;
         while !mount.is_finished() {
             if Instant::now() > end {
+                let mut inner = self.lock();
+                inner.ending.retain(|view| view.strong_count() > 0);
+                inner.ending.push(Arc::downgrade(view));
+                drop(inner);
                 let view = Arc::clone(view);
                 tracing::info!(view = %view.id, "something of a view that is gone is still open");
                 let waiting = std::thread::Builder::new().name("ending".into()).spawn(move || {

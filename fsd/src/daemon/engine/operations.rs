@@ -12,6 +12,7 @@ use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 
 use super::Engine;
+use super::places::Trouble;
 use crate::control::{Failure, Operations};
 use crate::daemon::bind;
 use crate::daemon::credential::Credential;
@@ -19,6 +20,7 @@ use crate::daemon::health::millis;
 use crate::daemon::measure;
 use crate::daemon::policy::Pull;
 use crate::daemon::shown::{Shown, lock};
+use crate::daemon::standing;
 
 /// How long somebody who pulls by hand waits.
 const PULL: Duration = Duration::from_secs(24 * 3600);
@@ -43,7 +45,8 @@ impl Engine {
 impl Operations for Engine {
     fn views(&self) -> Vec<proto::View> {
         let views = self.lock().views.clone();
-        views.iter().map(|view| status(view)).collect()
+        let table = standing::table().unwrap_or_default();
+        views.iter().map(|view| status(view, if table.is_empty() { None } else { self.trouble(view, &table) })).collect()
     }
 
     fn pull(&self, target: &Path) -> Option<Result<proto::Pulled, Failure>> {
@@ -74,7 +77,10 @@ impl Operations for Engine {
     }
 
     fn unmount(&self, target: &Path, lazy: bool) -> Option<Result<(), Failure>> {
-        self.at(target)?;
+        let view = self.at(target)?;
+        if let Err(error) = self.refuse_covered(&view, target) {
+            return Some(Err(Failure::from(&error)));
+        }
         let shown = target.display();
         // Only to learn whether it is busy: what comes next takes everything away in any case.
         if !lazy && umount2(target, MntFlags::UMOUNT_NOFOLLOW) == Err(Errno::EBUSY) {
@@ -135,19 +141,26 @@ fn noted(view: &Shown) -> bool {
     view.spec.pull != Pull::Never && view.demand()
 }
 
-fn status(view: &Shown) -> proto::View {
+fn status(view: &Shown, trouble: Option<Trouble>) -> proto::View {
     let health = lock(&view.health).clone();
     let targets = view.targets();
-    let waiting = view.is_waiting();
+    let fetching = if view.is_waiting() { proto::State::Waiting } else { health.state.into() };
+    // What is not seen is worse than what is not fetched.
+    let (state, trouble) = match trouble {
+        Some(Trouble::Unmounted(text)) => (proto::State::Unmounted, Some(text)),
+        Some(Trouble::Covered(text)) => (proto::State::Covered, Some(text)),
+        None => (fetching, None),
+    };
+    let errors: Vec<String> = trouble.into_iter().chain(health.error.or_else(|| view.state_error())).collect();
     proto::View {
         url: view.spec.url.to_string(),
         r#ref: view.spec.reference.to_string(),
         path: view.spec.path.as_bstr().to_vec(),
         commit: view.commit().map(|commit| commit.to_string()).unwrap_or_default(),
-        state: if waiting { proto::State::Waiting } else { health.state.into() }.into(),
+        state: state.into(),
         last_attempt_ms: health.last_attempt.map(millis),
         last_success_ms: health.last_success.map(millis),
-        error: health.error.or_else(|| view.state_error()).unwrap_or_default(),
+        error: errors.join("; "),
         mounts: targets.iter().map(|target| target.path().as_os_str().as_bytes().to_vec()).collect(),
         store: view.context.store.root().as_os_str().as_bytes().to_vec(),
         requests: view.mount().map(|m| m.requests()).unwrap_or_default().into_iter().map(|(n, c)| (n.to_owned(), c)).collect(),

@@ -11,8 +11,8 @@ use gitmount_store::error::Result;
 use gitmount_store::{Fault, StoreError};
 
 use super::volume::Presented;
-use super::{Claim, Engine};
-use crate::daemon::bind::{self, Standing};
+use super::{Claim, Engine, places};
+use crate::daemon::bind;
 use crate::daemon::credential::Credential;
 use crate::daemon::events::Kind;
 use crate::daemon::health::State;
@@ -20,15 +20,21 @@ use crate::daemon::policy::Offline;
 use crate::daemon::record::Target;
 use crate::daemon::shown::{Shown, lock};
 use crate::daemon::spec::Spec;
+use crate::daemon::standing::{self, Standing};
 
 impl Engine {
     /// Shows a view at a target.
     pub(super) fn publish(&self, request: proto::PublishRequest) -> Result<proto::Published> {
         let spec = Spec::parse(request.view.as_ref().unwrap_or(&proto::ViewSpec::default()), &self.policy)?;
-        let target = bind::absolute(super::operations::path(&request.target))?;
+        let asked = super::operations::path(&request.target);
+        if !self.lock().targets.contains_key(asked) && !asked.components().any(|part| part == std::path::Component::ParentDir) {
+            // Before the path is looked up, which may be a question to this very process.
+            standing::outside(&standing::table()?, asked)?;
+        }
+        let target = bind::absolute(asked)?;
         let volume = request.volume.clone().unwrap_or_default();
         let claim = self.claim(&target, false)?;
-        if let Some(view) = self.shown_at(&target)? {
+        if let Some(view) = self.shown_at(&target, &volume)? {
             if view.spec != spec {
                 return Err(StoreError::new(
                     Fault::Usage,
@@ -62,23 +68,33 @@ impl Engine {
     }
 
     /// The view that is shown at `target` and works. What is left there of one that does not is cleared away.
-    fn shown_at(&self, target: &Path) -> Result<Option<Arc<Shown>>> {
+    fn shown_at(&self, target: &Path, volume: &proto::Volume) -> Result<Option<Arc<Shown>>> {
         let view = self.lock().targets.get(target).cloned();
-        let standing = bind::standing(target)?;
-        if let (Some(view), Standing::Ours(device)) = (&view, standing)
-            && let Some(mount) = view.mount()
-            && mount.device() == Some(device)
-            && !mount.is_finished()
-        {
-            return Ok(Some(Arc::clone(view)));
+        if let Some(view) = &view {
+            match standing::look(&standing::table()?, target, places::device(view)) {
+                Standing::Shown => {
+                    // What new targets need; this one does not.
+                    self.is_ready(view);
+                    return Ok(Some(Arc::clone(view)));
+                }
+                Standing::Covered(by) => {
+                    // A volume's pod has it, whatever lies over it here, and would lose it with an error.
+                    let same = |own: &Target| own.path() == target && own.is_of(&volume.name);
+                    if view.targets().iter().any(same) {
+                        return Ok(Some(Arc::clone(view)));
+                    }
+                    return Err(StoreError::new(Fault::Usage, standing::covered(target, &by)));
+                }
+                Standing::Other(_) | Standing::Nothing => {}
+            }
         }
+        self.refuse_taken(target)?;
+        standing::outside(&standing::table()?, target)?;
         if let Some(view) = view {
             tracing::warn!(target_dir = %target.display(), "what was shown is gone, it is shown anew");
             self.take_away(&view, target, false);
         }
-        while let Standing::Ours(_) = bind::standing(target)? {
-            bind::detach(target)?;
-        }
+        self.clear(target)?;
         Ok(None)
     }
 
@@ -88,7 +104,7 @@ impl Engine {
         loop {
             let (view, credential) = match presented {
                 Presented::Credential(own) | Presented::Rotated(own) => (self.find_or_make(claim, spec, own)?, Some(own)),
-                Presented::Shared(view, theirs) if self.is_mounted(view) => (Arc::clone(view), theirs.as_ref()),
+                Presented::Shared(view, theirs) if self.is_ready(view) => (Arc::clone(view), theirs.as_ref()),
                 Presented::Shared(_, Some(theirs)) => (self.find_or_make(claim, spec, theirs)?, Some(theirs)),
                 Presented::Shared(_, None) => {
                     return Err(StoreError::new(
@@ -111,7 +127,7 @@ impl Engine {
             let bound = (|| {
                 claim.check()?;
                 view.write()?;
-                bind::bind(&self.context.state.mount_point(&view.id), &path)?;
+                self.bind(&view, &path)?;
                 view.bound(&path);
                 view.write()
             })();
@@ -144,7 +160,8 @@ impl Engine {
         }
     }
 
-    /// Takes away what is shown at a target.
+    /// Takes away what is shown at a target. With `remove` the target is its caller's, and free afterwards in any case; without, a mount
+    /// that somebody else laid over it is refused.
     pub(super) fn unpublish(&self, target: &Path, remove: bool) -> Result<()> {
         let Ok(target) = bind::absolute(target) else {
             // Without a parent there is no target.
@@ -152,26 +169,37 @@ impl Engine {
         };
         let _claim = self.claim(&target, true)?;
         let view = self.lock().targets.get(&target).cloned();
+        if remove {
+            self.free(&target)?;
+        } else if let Some(view) = &view {
+            self.refuse_covered(view, &target)?;
+        }
         if let Some(view) = view {
             let told = view.event(Kind::Unpublished, format!("{} is no longer shown at {}", view.spec, target.display()));
             self.take_away(&view, &target, remove);
             view.ring.push(told.clone());
             self.context.events.tell(told);
         }
-        // What an earlier daemon, or a publish that was cut off, left there.
-        while let Ok(Standing::Ours(_)) = bind::standing(&target) {
-            bind::detach(&target)?;
-        }
+        self.clear(&target)?;
         if remove {
             remove_target(&target)?;
         }
         Ok(())
     }
 
+    /// Refuses to take away what lies below somebody else's mount.
+    pub(super) fn refuse_covered(&self, view: &Shown, target: &Path) -> Result<()> {
+        match standing::look(&standing::table()?, target, places::device(view)) {
+            Standing::Covered(by) => Err(StoreError::new(Fault::Usage, standing::covered(target, &by))),
+            Standing::Other(_) => self.refuse_taken(target),
+            Standing::Shown | Standing::Nothing => Ok(()),
+        }
+    }
+
     /// Takes a target from a view, and ends the view with its last one.
     pub(super) fn take_away(&self, view: &Arc<Shown>, target: &Path, keep_directory: bool) {
         self.lock().targets.remove(target);
-        if let Err(error) = bind::detach(target) {
+        if let Err(error) = self.unbind(view, target) {
             tracing::warn!(%error, "a target stays mounted");
         }
         let Some((record, ending)) = view.release(target) else { return };

@@ -20,19 +20,24 @@ use crate::daemon::policy::Pull;
 use crate::daemon::record::{Record, Target};
 use crate::daemon::shown::{Shown, pinned_by};
 use crate::daemon::spec::Spec;
-use crate::fuse::Mount;
-use crate::handover::Held;
+use crate::daemon::standing::{self, Standing, look};
+use crate::fuse::{Mount, MountOptions};
+use crate::handover::{self, Held};
 use crate::view::View;
 
 impl Engine {
     /// Takes up every view, and clears away what belongs to none.
     pub(super) fn take_up(&self) -> Result<()> {
-        let table =
-            mount_table::read().map_err(|e| StoreError::new(Fault::Internal, format!("/proc/self/mountinfo cannot be read ({e})")))?;
+        let table = standing::table()?;
         let mut held: HashMap<String, Held> = HashMap::new();
         if let Some(keeper) = &self.context.keeper {
             match keeper.collect() {
                 Ok(all) => held.extend(all.into_iter().map(|one| (one.id.clone(), one))),
+                // It may keep mounts that are in use. The next attempt finds it well, or gone.
+                Err(handover::Error::Io(error)) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    let text = format!("the holder does not answer ({error}), so its mounts cannot be taken over: let it go on, or end it");
+                    return Err(StoreError::new(Fault::Internal, text));
+                }
                 Err(error) => tracing::error!(%error, "what the holder has cannot be collected: all mounts are made anew"),
             }
         }
@@ -40,42 +45,55 @@ impl Engine {
             let held = held.remove(&record.id);
             if let Err(error) = self.take_up_view(&record, &table, held) {
                 tracing::error!(view = %record.id, %error, "a view cannot be taken up, its targets are unmounted");
-                self.forget(&record, &table);
+                self.forget(&record);
             }
         }
         if let Some(keeper) = &self.context.keeper {
-            held.keys().for_each(|id| keeper.withdraw(id));
+            // What is not this daemon's any more ends; another daemon may use the same holder.
+            let own = self.context.state.path();
+            for id in held.keys() {
+                let point = Path::new("mounts").join(id);
+                let is_anothers = |entry: &Entry| entry.is_gitmount() && entry.target.ends_with(&point) && !entry.target.starts_with(own);
+                if table.iter().any(is_anothers) { keeper.leave(id) } else { keeper.withdraw(id) }
+            }
         }
         self.clear_leftovers()
     }
 
     fn take_up_view(&self, record: &Record, table: &[Entry], held: Option<Held>) -> Result<()> {
         let point = self.context.state.mount_point(&record.id);
-        let is_there = |path: &Path| table.iter().any(|entry| entry.target == path && Some(entry.device) == record.device);
+        let is_there = |path: &Path, device| look(table, path, device) == Standing::Shown || is_covered(table, path, device);
         // A target that was being bound: whoever asked for it asks again.
-        for target in record.targets.iter().filter(|target| !target.bound && is_there(&target.path())) {
-            bind::detach(&target.path())?;
+        for target in record.targets.iter().filter(|target| !target.bound) {
+            detach_device(&target.path(), record.device)?;
         }
-        let targets: Vec<Target> = record.targets.iter().filter(|target| target.bound && is_there(&target.path())).cloned().collect();
-        if targets.is_empty() || !is_there(&point) {
+        let bound = |target: &&Target| target.bound && is_there(&target.path(), target.device(record));
+        let targets: Vec<Target> = record.targets.iter().filter(bound).cloned().collect();
+        if targets.is_empty() {
             tracing::info!(view = %record.id, "a view is shown nowhere any more, it is forgotten");
-            self.forget(record, table);
+            self.forget(record);
             return Ok(());
         }
         let spec = Spec::parse(&record.view.to_proto(), &self.policy)?;
         let repository = self.context.store.repository(&spec.url)?;
         let view = Shown::new(record.id.clone(), spec, repository, Arc::clone(&self.context));
-        let resumed = held.is_some_and(|held| self.resume(&view, held));
+        let resumed = held.is_some_and(|held| {
+            if look(table, &point, record.device) != Standing::Shown {
+                self.put_point_back(record, &point, table);
+            }
+            self.resume(&view, record.device, held)
+        });
         if !resumed {
             for target in &targets {
-                bind::detach(&target.path())?;
+                detach_device(&target.path(), target.device(record))?;
             }
             self.replace(&view, record, &point)?;
         }
-        for target in targets {
-            let path = target.path();
-            if !resumed {
-                bind::bind(&point, &path)?;
+        for mut target in targets {
+            let (path, before) = (target.path(), target.device(record));
+            let device = view.mount().and_then(|mount| mount.device());
+            if before != device || !resumed {
+                self.show_anew(&view, &mut target, before)?;
             }
             view.attach(target);
             self.lock().targets.insert(path.clone(), Arc::clone(&view));
@@ -94,11 +112,43 @@ impl Engine {
         Ok(())
     }
 
+    /// Binds a target of a view that was mounted anew. Somebody else's mount that hides it stays, and the dead one below it.
+    fn show_anew(&self, view: &Shown, target: &mut Target, before: Option<u64>) -> Result<()> {
+        let path = target.path();
+        detach_device(&path, before)?;
+        let table = standing::table()?;
+        match mount_table::top(&table, &path) {
+            None if !is_covered(&table, &path, before) => {
+                target.stuck = None;
+                self.bind(view, &path)
+            }
+            _ => {
+                target.stuck = before;
+                tracing::warn!(target_dir = %path.display(), "somebody else's mount hides a target, which cannot be shown anew: see the status");
+                Ok(())
+            }
+        }
+    }
+
+    /// Mounts a view's tree again where it was unmounted, from a target that shows it: that needs nobody to serve it.
+    fn put_point_back(&self, record: &Record, point: &Path, table: &[Entry]) {
+        let Some(device) = record.device else { return };
+        let mut targets = record.targets.iter().map(Target::path);
+        let Some(source) = targets.find(|target| look(table, target, Some(device)) == Standing::Shown) else { return };
+        let put_back =
+            detach_all(point).and_then(|()| self.context.state.create(&record.id)).and_then(|()| bind::bind(&source, device, point));
+        match put_back {
+            Ok(()) => tracing::warn!(view = %record.id, point = %point.display(), "what somebody unmounted is mounted again"),
+            Err(error) => tracing::warn!(view = %record.id, %error, "what somebody unmounted cannot be mounted again"),
+        }
+    }
+
     /// Goes on serving a mount that was held; `false` when that cannot be done.
-    fn resume(&self, view: &Arc<Shown>, held: Held) -> bool {
+    fn resume(&self, view: &Arc<Shown>, device: Option<u64>, held: Held) -> bool {
+        let options = MountOptions { device, ..self.mount_options(view) };
         let resumed = View::resume(view.repository.objects(), self.view_options(view))
             .map_err(|error| error.to_string())
-            .and_then(|shown| Mount::resume(shown, &self.mount_options(view), held.device, &held.init).map_err(|error| error.to_string()));
+            .and_then(|shown| Mount::resume(shown, &options, held.device, &held.init).map_err(|error| error.to_string()));
         match resumed {
             Ok(mount) => {
                 self.tell_through_the_holder(view, &mount);
@@ -115,9 +165,7 @@ impl Engine {
 
     /// Mounts anew what nobody serves any more.
     fn replace(&self, view: &Arc<Shown>, record: &Record, point: &Path) -> Result<()> {
-        while mount_table::at(point).is_ok_and(|entry| entry.is_some()) {
-            bind::detach(point)?;
-        }
+        detach_all(point)?;
         // The nodes of the mount that is gone are of no use to the new one.
         let _ = std::fs::remove_file(self.context.state.journal(&record.id));
         let commit = CommitId::parse(&record.commit)?;
@@ -127,17 +175,17 @@ impl Engine {
     }
 
     /// Unmounts what is left of a view, and forgets it.
-    fn forget(&self, record: &Record, table: &[Entry]) {
+    fn forget(&self, record: &Record) {
         let point = self.context.state.mount_point(&record.id);
         for target in &record.targets {
             let path = target.path();
-            let ours = |entry: &Entry| entry.target == path && Some(entry.device) == record.device;
-            if table.iter().any(ours) && bind::detach(&path).is_ok() && target.made {
+            let gone = detach_device(&path, target.device(record)).inspect_err(|error| tracing::warn!(%error, "a target stays mounted"));
+            if gone.is_ok_and(|gone| gone) && target.made {
                 // It is empty unless somebody put something there, which then stays.
                 let _ = std::fs::remove_dir(&path);
             }
         }
-        if let Err(error) = bind::detach(&point) {
+        if let Err(error) = detach_all(&point) {
             tracing::warn!(%error, "a mount stays");
         }
         if let Some(keeper) = &self.context.keeper {
@@ -152,7 +200,7 @@ impl Engine {
         let known = |id: &str| views.iter().any(|view| view.id == id);
         for (id, point) in self.context.state.mount_points()? {
             if !known(&id) {
-                bind::detach(&point)?;
+                detach_all(&point)?;
                 let _ = std::fs::remove_dir(&point);
             }
         }
@@ -173,4 +221,25 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+fn is_covered(table: &[Entry], path: &Path, device: Option<u64>) -> bool {
+    matches!(look(table, path, device), Standing::Covered(_))
+}
+
+/// Takes away the mounts of a view that one sees at `path`; gives whether there were any. A device number may have become another file system's
+/// since, but then not one of gitmount's at this path.
+fn detach_device(path: &Path, device: Option<u64>) -> Result<bool> {
+    let gone = std::cell::Cell::new(false);
+    bind::detach_while(path, |entry| {
+        let its = device == Some(entry.device) && entry.is_gitmount();
+        gone.set(gone.get() || its);
+        its
+    })?;
+    Ok(gone.get())
+}
+
+/// Clears a mount point in the state directory, which is the daemon's own.
+fn detach_all(point: &Path) -> Result<()> {
+    bind::detach_while(point, |_| true)
 }

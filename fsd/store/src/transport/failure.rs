@@ -26,7 +26,7 @@ pub(crate) fn classify(error: &(dyn Error + 'static), failure: &Mutex<Option<Sto
     let (fault, what) = if let Some(fault) = disk(&chain) {
         (fault, format!("storing what was fetched from {url} failed: {text}"))
     } else if let Some((fault, said)) = remote_words(&chain) {
-        (fault, format!("host of {url} says: {said}"))
+        (fault, format!("host of {url} says: {said}{}", remedy(&said)))
     } else if gix::error::classify(error).is_cancelled() {
         (Fault::Cancelled, format!("the fetch of {url} was cancelled"))
     } else if let Some(fault) = connection(&chain) {
@@ -74,6 +74,12 @@ pub(super) fn verdict(words: &str) -> Option<Fault> {
     } else {
         None
     }
+}
+
+/// What to look at, where a host says little: git daemon has one answer for a path that is wrong and one that it does not export.
+fn remedy(said: &str) -> &'static str {
+    let exports = said.to_ascii_lowercase().contains("not exported");
+    if exports { ": check the path, and that the repository has a file git-daemon-export-ok at the host" } else { "" }
 }
 
 /// The innermost words that are a verdict: what is around them is gix's.

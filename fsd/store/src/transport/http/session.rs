@@ -232,7 +232,7 @@ impl Session {
                 state.untold = true;
                 Ok(())
             }
-            None => refuse(format!("{place} wants a login and none was found: set up a credential helper of git's for it")),
+            None => refuse(format!("{place} wants a login and none was found: {}", source.remedy())),
         }
     }
 

@@ -88,6 +88,10 @@ impl HostCheck {
             Verdict::Revoked => format!("host {place} shows a key ({print}) that is marked @revoked in {source}: do not use this host"),
             Verdict::Changed => {
                 let remedy = match &self.file {
+                    // What was recorded by itself lies where whoever reads this may not get to.
+                    Some(file) if self.first_use.is_some() => {
+                        format!("give its new key in known_hosts, or remove the old one with \"ssh-keygen -R '{place}' -f {file}\"")
+                    }
                     Some(file) => format!("remove the old one with \"ssh-keygen -R '{place}' -f {file}\""),
                     None => "replace the old one there".into(),
                 };
