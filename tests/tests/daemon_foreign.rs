@@ -11,6 +11,7 @@ use gitmount_tests::daemon::{Client, Daemon, through, view};
 use gitmount_tests::fixtures::{self, refs};
 use gitmount_tests::import::Import;
 use gitmount_tests::mount::{Account, is_mounted, mounts_below};
+use gitmount_tests::run::wait_for;
 use gitmount_tests::scratch;
 use gitmount_tests::servers::http::HttpServer;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -143,7 +144,9 @@ fn a_plain_mount_that_something_hides_says_so_and_does_not_go() -> Result<()> {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(id), nix::sys::signal::Signal::SIGKILL)?;
     }
     account.wait_until_idle()?;
-    account.refused(["unmount".as_ref(), mounted.path().as_os_str()], 2, &["hidden by a mount of type tmpfs"])?;
+    let refused = || account.refused(["unmount".as_ref(), mounted.path().as_os_str()], 2, &["hidden by a mount of type tmpfs"]).ok();
+    // Its socket may be there for a moment yet.
+    wait_for("the refusal", std::time::Duration::from_secs(10), refused)?;
     ensure!(is_kept(mounted.path()));
     umount2(mounted.path(), MntFlags::empty())?;
     mounted.unmount()

@@ -201,6 +201,9 @@ fn the_command_line_goes_through_the_daemon() -> Result<()> {
     ensure!(pulled.contains("nothing new"), "{pulled}");
     let log = through(&daemon, &["log", dir])?.success()?.out();
     ensure!(log.contains("published"), "{log}");
+    let verified = through(&daemon, &["verify", dir])?.success()?.out();
+    ensure!(verified.contains("all are well"), "{verified}");
+    daemon.account().refused(["verify", dir], 1, &["--socket"])?;
     through(&daemon, &["unmount", dir])?.success()?;
     ensure!(!is_mounted(&daemon.target("cli"))?);
     let refused = through(&daemon, &["mount", ".", dir])?;

@@ -117,6 +117,7 @@ fn a_daemon_does_not_start_beside_a_holder_that_is_stopped() -> Result<()> {
     let mut daemon = Daemon::held(&[])?;
     let target = daemon.target("t");
     daemon.publish("t", view(&server.url("r.git")))?;
+    ensure!(fs::read_to_string(target.join("known"))? == "one\n");
     let open = fs::File::open(target.join("new"))?;
     let stopped = Stopped::stop(daemon.holder_pid()?)?;
     daemon.kill()?;
@@ -139,6 +140,7 @@ fn two_daemons_may_share_a_holder() -> Result<()> {
     second.publish("t", view(&server.url("r.git")))?;
     for _ in 0..2 {
         for daemon in [&mut first, &mut second] {
+            ensure!(fs::read_to_string(daemon.target("t").join("known"))? == "one\n");
             let open = fs::File::open(daemon.target("t").join("new"))?;
             daemon.kill()?;
             daemon.restart()?;

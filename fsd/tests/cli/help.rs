@@ -47,6 +47,17 @@ fn mount_help_names_every_option_and_default() {
 }
 
 #[test]
+fn help_names_every_state_and_interval() {
+    let bench = Bench::new();
+    let status = bench.run(["status", "--help"]).out;
+    for state in ["ok", "stale", "failing", "gone", "waiting", "unmounted", "covered", "detached", "dead"] {
+        assert!(status.contains(state), "{state} is missing in\n{status}");
+    }
+    let mount = bench.run(["mount", "--help"]).out;
+    assert!(mount.contains("never") && mount.contains("on-demand"), "{mount}");
+}
+
+#[test]
 fn version_is_one_line() {
     let ended = Bench::new().run(["--version"]);
     assert_eq!((ended.code, ended.out), (0, format!("gitmount {}\n", env!("CARGO_PKG_VERSION"))));

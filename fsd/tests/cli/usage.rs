@@ -17,7 +17,7 @@ fn no_command_and_unknown_commands() {
 #[test]
 fn values_that_are_wrong_show_right_ones() {
     let bench = Bench::new();
-    bench.refused(&["--pull", "often", URL]).says(2, &["\"often\"", "\"1h30m\"", "\"never\""]);
+    bench.refused(&["--pull", "often", URL]).says(2, &["\"often\"", "\"1h30m\"", "\"never\"", "\"on-demand\" (that with --socket only)"]);
     bench.refused(&["--pull", "0s", URL]).says(2, &["one second"]);
     bench.refused(&["--depth", "all", URL]).says(2, &["\"all\"", "0 for the whole history"]);
     bench.refused(&["--offline", "maybe", URL]).says(2, &["'maybe'", "refuse, allowStale"]);

@@ -35,12 +35,12 @@ impl Engine {
         let handle = request.volume.as_ref().map(|volume| volume.name.as_str()).unwrap_or_default();
         let others = self.of_volume(handle);
         if request.keep_credential {
-            let same = others.into_iter().find(|(view, _)| view.spec == *spec);
-            return Ok(match same {
-                Some((view, path)) => {
-                    let credential = view.credential_of(&path);
-                    Presented::Shared(view, credential)
-                }
+            let same = others.into_iter().filter(|(view, _)| view.spec == *spec);
+            let same = same.map(|(view, path)| (view.credential_of(&path), view));
+            // What was unmounted helps only who brings its credential.
+            let best = same.max_by_key(|(credential, view)| (self.is_ready(view), credential.is_some()));
+            return Ok(match best {
+                Some((credential, view)) => Presented::Shared(view, credential),
                 None => Presented::Credential(Credential::anonymous()),
             });
         }
