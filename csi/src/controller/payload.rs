@@ -1,4 +1,4 @@
-//! What a push says: which repository by all of its URLs, which refs, which commits. Only the fields that are needed are read ([`kept`]);
+//! What a push says: which repository by all of its URLs, which refs, which commits. Only the fields that are needed are read (`kept`);
 //! anything that is missing or of another type is passed over.
 
 mod kept;
