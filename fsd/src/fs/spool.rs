@@ -19,6 +19,8 @@ use std::thread;
 use gitmount_store::ids::ObjectId;
 use gitmount_store::objects::Objects;
 use lru::LruCache;
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, fallocate};
 use parking_lot::Mutex;
 
 use super::{FsError, Result, disk};
@@ -188,6 +190,9 @@ impl Shared {
     }
 
     fn inflate(&self, id: ObjectId, file: &Spooled) -> Option<FailedKind> {
+        if file.reserve().is_err() {
+            return Some(FailedKind::NoSpace);
+        }
         match self.objects.parts(id) {
             Ok(Some(parts)) if parts.size() == file.size => match file.write_parts(&parts) {
                 Ok(()) => return None,
@@ -267,6 +272,16 @@ impl Progress {
 }
 
 impl Spooled {
+    /// Takes the space on the disk that the whole file needs, if the disk's file system can do so: what has no room there fails before
+    /// anything is inflated, for all reads alike.
+    fn reserve(&self) -> Result<()> {
+        let size = i64::try_from(self.size).unwrap_or(i64::MAX);
+        match fallocate(&self.file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, size) {
+            Err(code @ (Errno::ENOSPC | Errno::EDQUOT)) => Err(no_spool(&self.dir, code.into())),
+            _ => Ok(()),
+        }
+    }
+
     fn write(&self, pieces: Receiver<Vec<u8>>) -> io::Result<()> {
         let mut at = 0;
         for piece in pieces {
@@ -359,7 +374,7 @@ fn no_spool(dir: &Path, error: io::Error) -> FsError {
     let message = format!("big files cannot be spooled in {}", dir.display());
     tracing::warn!("{message}: {error}");
     match error.raw_os_error() {
-        Some(code) if code == nix::errno::Errno::ENOSPC as i32 || code == nix::errno::Errno::EDQUOT as i32 => FsError::NoSpace,
+        Some(code) if code == Errno::ENOSPC as i32 || code == Errno::EDQUOT as i32 => FsError::NoSpace,
         _ => gitmount_store::StoreError::new(gitmount_store::Fault::Disk, message).caused_by(error).into(),
     }
 }
