@@ -11,6 +11,7 @@ use gitmount_proto::mount_table;
 use gitmount_tests::daemon::{Daemon, through, token, view};
 use gitmount_tests::fixtures;
 use gitmount_tests::mount::mounts_below;
+use gitmount_tests::run::{DEADLINE, wait_for};
 use gitmount_tests::scratch;
 use gitmount_tests::servers::http::HttpServer;
 use nix::mount::{MntFlags, umount2};
@@ -95,6 +96,9 @@ fn status_says_what_was_unmounted_and_a_publish_heals_it() -> Result<()> {
     // By force, which ends it for everybody.
     let _ = umount2(&b, MntFlags::MNT_FORCE);
     ensure!(fs::read_dir(a.join("d")).is_err(), "it is dead");
+    // Until the daemon has seen the end of its connection it knows only of the target that is gone.
+    let seen = || daemon.view(&a).is_ok_and(|view| view.error.contains("ended from outside")).then_some(());
+    wait_for("the daemon's notice of its mount's end", DEADLINE, seen)?;
     is_told(&daemon, &a, &a)?;
     client.publish(&a, view(&url), None)?;
     client.publish(&b, view(&url), None)?;

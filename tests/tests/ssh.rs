@@ -1,6 +1,7 @@
 //! SSH against OpenSSH: every kind of host key and user key, the agent, `~/.ssh/config`, `known_hosts` in all its forms.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
@@ -8,6 +9,7 @@ use gitmount_tests::compare;
 use gitmount_tests::fixtures::{self, refs};
 use gitmount_tests::git::Repo;
 use gitmount_tests::mount::Account;
+use gitmount_tests::run::{command, run};
 use gitmount_tests::servers::ssh::{Agent, KeyKind, Known, Sshd, known_host, new_key, public};
 
 /// A server, an account that knows its host key, and a key of that account that is let in.
@@ -63,6 +65,20 @@ fn user_keys_of_every_kind_at_their_default_places() -> Result<()> {
         setting.mounts(&setting.url()?).with_context(|| format!("{kind:?}"))?;
     }
     Ok(())
+}
+
+/// One of 512 keys of the curve P-256.
+#[test]
+fn a_user_key_whose_number_begins_with_zeros() -> Result<()> {
+    let setting = Setting::new(KeyKind::Rsa)?;
+    let key = setting.account.home().join(".ssh/id_ecdsa");
+    setting.account.write_home(".ssh/id_ecdsa", include_str!("../../fsd/store/src/transport/ssh/auth/short-number.key"))?;
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600))?;
+    let public = run(command("ssh-keygen").arg("-yf").arg(&key))?.success()?.out();
+    setting.account.write_home(".ssh/id_ecdsa.pub", &public)?;
+    fs::remove_file(setting.account.home().join(".ssh/id_rsa"))?;
+    setting.server.authorize(&key)?;
+    setting.mounts(&setting.url()?)
 }
 
 #[test]

@@ -243,9 +243,13 @@ fn decode(text: &str) -> std::result::Result<Loaded, String> {
             Ok(Loaded::Locked(PrivateKey::from_openssh(&text).ok().map(|key| key.public_key().key_data().clone())))
         }
         // The decoder's words could quote the key.
-        Err(_) => Err("is no private key: give one in OpenSSH, PEM or PKCS#8 form, such as ssh-keygen writes".to_owned()),
+        Err(_) => match openssh::in_full_length(&text).and_then(|text| keys::decode_secret_key(&text, None).ok()) {
+            Some(key) => Ok(Loaded::Key(Arc::new(key))),
+            None => Err("is no private key: give one in OpenSSH, PEM or PKCS#8 form, such as ssh-keygen writes".to_owned()),
+        },
     }
 }
 
+mod openssh;
 #[cfg(test)]
 mod tests;

@@ -84,3 +84,23 @@ fn what_is_no_key_is_refused_without_being_repeated() {
     let message = refusal(&SshAuth { keys: vec![Secret::new("hunter2")], ..SshAuth::default() });
     assert!(message.contains("the SSH key is no private key") && !message.contains("hunter2"), "{message}");
 }
+
+/// A key of ssh-keygen's whose private number has 31 bytes, as one of 512 has; it lets nobody in anywhere.
+const SHORT: &str = include_str!("short-number.key");
+
+#[test]
+fn a_key_whose_number_begins_with_zeros_is_the_same_key_and_damaged_ones_are_none() {
+    let Ok(Loaded::Key(key)) = decode(SHORT) else { panic!("it is a key") };
+    assert!(keys::decode_secret_key(SHORT, None).is_err(), "once the decoder takes it, `openssh` can go");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("key");
+    std::fs::write(&path, SHORT).unwrap();
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let public = Command::new("ssh-keygen").arg("-yf").arg(&path).output().unwrap().stdout;
+    assert_eq!(key.public_key().to_openssh().unwrap(), String::from_utf8(public).unwrap().trim());
+    assert_eq!(openssh::in_full_length(&openssh::in_full_length(SHORT).unwrap()), None);
+    for (cut, byte) in SHORT.trim_end().bytes().enumerate() {
+        assert_eq!(openssh::in_full_length(&SHORT[..cut]), None, "{cut}");
+        assert!(byte == b'\n' || openssh::in_full_length(&format!("{}{}", &SHORT[..cut], &SHORT[cut + 1..])).is_none(), "{cut}");
+    }
+}
