@@ -17,7 +17,7 @@ use crate::daemon::measure;
 use crate::daemon::policy::Offline;
 use crate::daemon::shown::{Shown, lock};
 use crate::daemon::spec::{self, Spec};
-use crate::daemon::state;
+use crate::daemon::{standing, state};
 use crate::fuse::{Mount, MountOptions, Notify};
 use crate::handover::Deposit;
 use crate::view::{View, ViewOptions};
@@ -37,7 +37,7 @@ impl Engine {
             let shared = inner.views.iter().find(fits).cloned();
             if let Some(view) = shared {
                 drop(inner);
-                if self.is_ready(&view) {
+                if self.is_ready(&view, &standing::table()?) {
                     self.is_fit_to_begin_with(claim, &view)?;
                     return Ok(view);
                 }

@@ -36,8 +36,8 @@ impl Engine {
     }
 
     /// Refuses a target on which somebody else's mount stands.
-    pub(super) fn refuse_taken(&self, target: &Path) -> Result<()> {
-        match mount_table::top(&standing::table()?, target) {
+    pub(super) fn refuse_taken(&self, table: &[Entry], target: &Path) -> Result<()> {
+        match mount_table::top(table, target) {
             Some(entry) if !self.may_go(target, entry) => Err(taken(target, entry)),
             _ => Ok(()),
         }
@@ -66,12 +66,13 @@ impl Engine {
         bind::detach_while(target, |entry| is_its(entry) && (!mount.is_finished() || is_dead(target, entry.device)))
     }
 
-    /// Whether a view can be bound to targets. What somebody unmounted is put back from a target that still shows it.
-    pub(super) fn is_ready(&self, view: &Shown) -> bool {
+    /// Whether a view can be bound to targets, by a table of a moment ago: what went since is seen once it was bound. What somebody unmounted
+    /// is put back from a target that still shows it.
+    pub(super) fn is_ready(&self, view: &Shown, table: &[Entry]) -> bool {
         let Some(device) = device(view) else { return false };
         let point = self.context.state.mount_point(&view.id);
         let stands = |table: &[Entry]| look(table, &point, Some(device)) == Standing::Shown;
-        if standing::table().is_ok_and(|table| stands(&table)) {
+        if stands(table) {
             return true;
         }
         // Two that put it back at once would mount it twice.

@@ -70,11 +70,12 @@ impl Engine {
     /// The view that is shown at `target` and works. What is left there of one that does not is cleared away.
     fn shown_at(&self, target: &Path, volume: &proto::Volume) -> Result<Option<Arc<Shown>>> {
         let view = self.lock().targets.get(target).cloned();
+        let table = standing::table()?;
         if let Some(view) = &view {
-            match standing::look(&standing::table()?, target, places::device(view)) {
+            match standing::look(&table, target, places::device(view)) {
                 Standing::Shown => {
                     // What new targets need; this one does not.
-                    self.is_ready(view);
+                    self.is_ready(view, &table);
                     return Ok(Some(Arc::clone(view)));
                 }
                 Standing::Covered(by) => {
@@ -88,8 +89,8 @@ impl Engine {
                 Standing::Other(_) | Standing::Nothing => {}
             }
         }
-        self.refuse_taken(target)?;
-        standing::outside(&standing::table()?, target)?;
+        self.refuse_taken(&table, target)?;
+        standing::outside(&table, target)?;
         if let Some(view) = view {
             tracing::warn!(target_dir = %target.display(), "what was shown is gone, it is shown anew");
             self.take_away(&view, target, false);
@@ -104,7 +105,7 @@ impl Engine {
         loop {
             let (view, credential) = match presented {
                 Presented::Credential(own) | Presented::Rotated(own) => (self.find_or_make(claim, spec, own)?, Some(own)),
-                Presented::Shared(view, theirs) if self.is_ready(view) => (Arc::clone(view), theirs.as_ref()),
+                Presented::Shared(view, theirs) if self.is_ready(view, &standing::table()?) => (Arc::clone(view), theirs.as_ref()),
                 Presented::Shared(_, Some(theirs)) => (self.find_or_make(claim, spec, theirs)?, Some(theirs)),
                 Presented::Shared(_, None) => {
                     return Err(StoreError::new(
@@ -189,9 +190,10 @@ impl Engine {
 
     /// Refuses to take away what lies below somebody else's mount.
     pub(super) fn refuse_covered(&self, view: &Shown, target: &Path) -> Result<()> {
-        match standing::look(&standing::table()?, target, places::device(view)) {
+        let table = standing::table()?;
+        match standing::look(&table, target, places::device(view)) {
             Standing::Covered(by) => Err(StoreError::new(Fault::Usage, standing::covered(target, &by))),
-            Standing::Other(_) => self.refuse_taken(target),
+            Standing::Other(_) => self.refuse_taken(&table, target),
             Standing::Shown | Standing::Nothing => Ok(()),
         }
     }

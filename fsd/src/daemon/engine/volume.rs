@@ -17,6 +17,7 @@ use super::Engine;
 use crate::daemon::credential::Credential;
 use crate::daemon::shown::Shown;
 use crate::daemon::spec::Spec;
+use crate::daemon::standing;
 
 /// What a new target presents.
 pub(super) enum Presented {
@@ -38,7 +39,8 @@ impl Engine {
             let same = others.into_iter().filter(|(view, _)| view.spec == *spec);
             let same = same.map(|(view, path)| (view.credential_of(&path), view));
             // What was unmounted helps only who brings its credential.
-            let best = same.max_by_key(|(credential, view)| (self.is_ready(view), credential.is_some()));
+            let table = standing::table()?;
+            let best = same.max_by_key(|(credential, view)| (self.is_ready(view, &table), credential.is_some()));
             return Ok(match best {
                 Some((credential, view)) => Presented::Shared(view, credential),
                 None => Presented::Credential(Credential::anonymous()),
