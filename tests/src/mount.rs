@@ -27,6 +27,21 @@ use crate::scratch;
 /// How long `gitmount` may take in a test that does not wait for a slow server.
 const DEADLINE: Duration = Duration::from_secs(90);
 
+/// Opens and closes a file of a mount: until one close was answered, the kernel asks about each, also about that of a file which a new
+/// process inherits and closes when its program starts; while nobody serves the mount, no test could start one, not even its next server.
+///
+/// # Errors
+/// When the directory has no file, or none that can be opened.
+pub fn close_one(dir: &Path) -> Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            return Ok(drop(fs::File::open(entry.path())?));
+        }
+    }
+    bail!("{} has no file", dir.display())
+}
+
 /// Somebody who uses `gitmount`.
 #[derive(Debug)]
 pub struct Account {

@@ -52,6 +52,12 @@ fn is_told(daemon: &Daemon, at: &Path, gone: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Waits until the daemon has seen the end of its connection: before, it knows only of the target that is gone.
+fn has_ended(daemon: &Daemon, target: &Path) -> Result<()> {
+    let seen = || daemon.view(target).is_ok_and(|view| view.error.contains("ended from outside")).then_some(());
+    wait_for("the daemon's notice of its mount's end", DEADLINE, seen)
+}
+
 #[test]
 fn status_says_what_was_unmounted_and_a_publish_heals_it() -> Result<()> {
     let (_dir, server) = served()?;
@@ -89,6 +95,7 @@ fn status_says_what_was_unmounted_and_a_publish_heals_it() -> Result<()> {
     for gone in [point(&daemon)?, a.clone(), b.clone()] {
         detach(&gone)?;
     }
+    has_ended(&daemon, &a)?;
     is_told(&daemon, &a, &a)?;
     client.publish(&a, view(&url), None)?;
     client.publish(&b, view(&url), None)?;
@@ -96,9 +103,7 @@ fn status_says_what_was_unmounted_and_a_publish_heals_it() -> Result<()> {
     // By force, which ends it for everybody.
     let _ = umount2(&b, MntFlags::MNT_FORCE);
     ensure!(fs::read_dir(a.join("d")).is_err(), "it is dead");
-    // Until the daemon has seen the end of its connection it knows only of the target that is gone.
-    let seen = || daemon.view(&a).is_ok_and(|view| view.error.contains("ended from outside")).then_some(());
-    wait_for("the daemon's notice of its mount's end", DEADLINE, seen)?;
+    has_ended(&daemon, &a)?;
     is_told(&daemon, &a, &a)?;
     client.publish(&a, view(&url), None)?;
     client.publish(&b, view(&url), None)?;

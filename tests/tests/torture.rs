@@ -38,7 +38,7 @@ fn readers_see_one_commit_at_a_time() -> Result<()> {
     let account = Account::new()?;
     let mounted = account.mount(&repo.arg(), &["--ref", "refs/heads/served"])?;
     let epochs = Arc::new(Epochs::new(0));
-    let readers = Readers::start(READERS, mounted.path(), &history, &epochs);
+    let readers = Readers::start(READERS, mounted.path(), &history, &epochs)?;
     let (mut random, began) = (Random(99), Instant::now());
     let (mut now, mut slowest) = (0, Duration::ZERO);
     for _ in 0..switches {

@@ -75,7 +75,7 @@ impl Stage {
     /// Runs `kills` under readers, a keeper of maps, and switches without pause.
     fn under_load(&mut self, kills: impl FnOnce(&mut Daemon, &Readers, &Epochs) -> Result<()>) -> Result<()> {
         let target = self.daemon.target("t");
-        let readers = Readers::start(READERS, &target, &self.history, &self.epochs);
+        let readers = Readers::start(READERS, &target, &self.history, &self.epochs)?;
         let mut keeper = keeper(&target)?;
         let stop = AtomicBool::new(false);
         let socket = self.daemon.socket();

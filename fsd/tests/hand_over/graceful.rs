@@ -20,7 +20,7 @@ use crate::server::{SOON, Scene};
 fn readers_notice_no_stop() -> Result<()> {
     let scene = Scene::new()?;
     let epochs = std::sync::Arc::new(Epochs::new(0));
-    let readers = Readers::start(4, &scene.home.target(), &scene.history, &epochs);
+    let readers = Readers::start(4, &scene.home.target(), &scene.history, &epochs)?;
     for next in 1..6 {
         scene.stop_server()?;
         scene.serve()?;

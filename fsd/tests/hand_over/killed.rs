@@ -81,7 +81,7 @@ fn readers_lists_maps_and_switches_go_on() -> Result<()> {
     open.seek(SeekFrom::Start(0))?;
 
     let epochs = Arc::new(Epochs::new(0));
-    let readers = Readers::start(READERS, &scene.home.target(), &scene.history, &epochs);
+    let readers = Readers::start(READERS, &scene.home.target(), &scene.history, &epochs)?;
     let (done, killed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let killer = thread::spawn({
         let (scene, done, killed) = (scene.clone(), done.clone(), killed.clone());

@@ -16,6 +16,7 @@ use nix::errno::Errno;
 
 use super::epochs::{Epochs, Observer};
 use super::history::{History, Random, Thing};
+use crate::mount::close_one;
 
 /// What readers have done together.
 #[derive(Debug, Default)]
@@ -55,7 +56,11 @@ pub struct Readers {
 
 impl Readers {
     /// Starts `count` readers of the mount at `root`.
-    pub fn start(count: usize, root: &Path, history: &Arc<History>, epochs: &Arc<Epochs>) -> Self {
+    ///
+    /// # Errors
+    /// When the mount cannot be read.
+    pub fn start(count: usize, root: &Path, history: &Arc<History>, epochs: &Arc<Epochs>) -> Result<Self> {
+        close_one(&root.join("wide"))?;
         let (stop, tally) = (Arc::new(AtomicBool::new(false)), Arc::new(Tally::default()));
         let threads = (0..count).map(|number| {
             let (root, history, epochs) = (root.to_owned(), Arc::clone(history), Arc::clone(epochs));
@@ -78,7 +83,7 @@ impl Readers {
             })
         });
         let threads = threads.collect();
-        Readers { stop, tally, threads }
+        Ok(Readers { stop, tally, threads })
     }
 
     /// What they have done so far.
