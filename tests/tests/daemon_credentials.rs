@@ -152,6 +152,10 @@ fn the_secret_is_in_no_file_no_log_and_no_answer() -> Result<()> {
     client.pull(&target)?;
     server.require_login("user", "another");
     ensure!(client.pull(&target).is_err());
+    // Hosts that repeat what they were told are not passed on word for word.
+    server.misbehave(Fault::Echo(403));
+    let said = client.pull(&target).err().context("it is refused")?.to_string();
+    ensure!(said.contains("403") && said.contains("you said") && !said.contains(RIGHT), "{said}");
     let encoded = server.requests().into_iter().rev().find_map(|asked| asked.authorization).context("a login was sent")?;
     let encoded = encoded.strip_prefix("Basic ").context("it is basic authentication")?.to_owned();
     let answers = format!("{:?} {:?}", client.status()?, client.log(&target)?);

@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use base64::Engine;
+
 use crate::error::Result;
 
 /// A secret text that never prints.
@@ -118,6 +120,19 @@ pub struct Auth {
     pub ca: Option<String>,
     /// Trust nothing but `ca`.
     pub only_ca: bool,
+}
+
+/// Shorter texts are not looked for in what hosts say: they are in every sentence.
+const SHORTEST: usize = 4;
+
+impl Auth {
+    /// The secrets as a host is told them.
+    pub(crate) fn told(&self) -> Vec<String> {
+        let HttpAuth::Login(Login { username, password }) = &self.http else { return vec![] };
+        let encoded = base64::engine::general_purpose::STANDARD.encode(format!("{username}:{}", password.reveal()));
+        // The long one first: with the short one in it, it would not be found any more.
+        [encoded, password.reveal().to_owned()].into_iter().filter(|secret| secret.len() >= SHORTEST).collect()
+    }
 }
 
 impl fmt::Debug for Auth {

@@ -55,6 +55,23 @@ impl StoreError {
         self
     }
 
+    /// The same error with none of `secrets` in its text; a cause that has one is left out.
+    pub(crate) fn without(mut self, secrets: &[String]) -> Self {
+        for secret in secrets {
+            self.message = self.message.replace(secret, "(secret)");
+        }
+        let mut cause = self.source.as_deref().map(|source| source as &(dyn std::error::Error + 'static));
+        while let Some(error) = cause {
+            let text = error.to_string();
+            if secrets.iter().any(|secret| text.contains(secret)) {
+                self.source = None;
+                break;
+            }
+            cause = error.source();
+        }
+        self
+    }
+
     /// Whose fault it is.
     pub fn fault(&self) -> Fault {
         self.fault

@@ -152,8 +152,11 @@ pub(crate) fn run_many(
         Err(err) if matches!(err.fault(), Fault::Refused | Fault::NotFound) => repository.forget_credential(auth)?,
         _ => {}
     }
-    result?;
-    Ok(items.into_iter().map(|item| item.outcome.unwrap_or_else(|| Err(unfinished()))).collect())
+    // What a host says is passed on, and it may repeat what it was told.
+    let secrets = auth.told();
+    result.map_err(|err| err.without(&secrets))?;
+    let outcomes = items.into_iter().map(|item| item.outcome.unwrap_or_else(|| Err(unfinished())));
+    Ok(outcomes.map(|outcome| outcome.map_err(|err| err.without(&secrets))).collect())
 }
 
 /// Runs a fetch, after and before what is broken here is removed if there is reason to.

@@ -177,7 +177,8 @@ impl Objects {
 
     /// As [`Objects::blob`], into a buffer that was used before; its former content is lost.
     pub fn blob_into(&self, id: ObjectId, out: &mut Vec<u8>) -> Result<()> {
-        let kind = self.noticed(self.read(id, out))?;
+        // Who reads it has asked for its size.
+        let kind = self.noticed(self.read_up_to(id, out, u64::MAX))?;
         expect_kind(id, kind, gix::object::Kind::Blob)
     }
 
@@ -217,17 +218,21 @@ impl Objects {
         }
     }
 
-    /// Reads any object into `out`, whose former content is lost.
+    /// Reads any object that is not bigger than a tree may be into `out`, whose former content is lost.
     pub(crate) fn read(&self, id: ObjectId, out: &mut Vec<u8>) -> Result<gix::object::Kind> {
+        self.read_up_to(id, out, MAX_TREE_BYTES)
+    }
+
+    fn read_up_to(&self, id: ObjectId, out: &mut Vec<u8>, most: u64) -> Result<gix::object::Kind> {
         match self.find(id)? {
-            Found::Loose(loose) => loose.read(out),
-            Found::Packed(pack, offset) => self.read_packed(&*pack, offset, out),
+            Found::Loose(loose) => loose.read(out, most),
+            Found::Packed(pack, offset) => decoder::with(|decoder| self.read_whole(&*pack, offset, out, decoder, most)),
         }
     }
 
-    /// Reads the object at `offset` of `pack` into `out`, whose former content is lost.
+    /// Reads the object at `offset` of `pack`, whose size was asked for before, into `out`, whose former content is lost.
     pub(crate) fn read_packed(&self, pack: &dyn PackAccess, offset: u64, out: &mut Vec<u8>) -> Result<gix::object::Kind> {
-        decoder::with(|decoder| self.read_whole(pack, offset, out, decoder))
+        decoder::with(|decoder| self.read_whole(pack, offset, out, decoder, u64::MAX))
     }
 
     /// Where an object is.
@@ -273,14 +278,14 @@ impl Objects {
                 expect_kind(id, loose.kind, kind)?;
                 check_whole(id, loose.size)?;
                 let mut content = Vec::new();
-                loose.read(&mut content)?;
+                loose.read(&mut content, MAX_TREE_BYTES)?;
                 work(&content)
             }
             Found::Packed(pack, offset) => decoder::with(|decoder| {
                 let entry = pack.entry(offset)?;
                 check_whole(id, entry.decompressed_size)?;
                 let mut buffer = std::mem::take(&mut decoder.buffer);
-                let found = self.read_whole(&*pack, offset, &mut buffer, decoder);
+                let found = self.read_whole(&*pack, offset, &mut buffer, decoder, MAX_TREE_BYTES);
                 let result = found.and_then(|found| expect_kind(id, found, kind)).and_then(|()| work(&buffer));
                 decoder.buffer = buffer;
                 result

@@ -23,6 +23,7 @@ mod ssh;
 mod wire;
 
 pub(crate) use failure::classify;
+pub(crate) use wire::Talk;
 
 /// What is told to hosts about the program.
 const AGENT: &str = concat!("gitmount/", env!("CARGO_PKG_VERSION"));
@@ -46,6 +47,8 @@ pub(crate) struct Connection {
     pub(crate) transport: Box<dyn Transport + Send>,
     /// The first failure below gix: take it in preference to gix's error.
     pub(crate) failure: Arc<Mutex<Option<StoreError>>>,
+    /// Is told when objects come.
+    pub(crate) talk: Arc<Talk>,
 }
 
 /// Connects to the host of `url` for `git-upload-pack`. All logging in is done here, also for HTTP: gix is never to be given credentials.

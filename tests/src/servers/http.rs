@@ -243,6 +243,12 @@ fn answer(request: &Request, rules: &Rules, shared: &Shared) -> Result<Option<Re
         match fault {
             Fault::Silent => return Ok(None),
             Fault::Status(status, headers) => return Ok(Some(Reply::error(*status, headers))),
+            Fault::Echo(status) => {
+                let login = request.header("authorization").unwrap_or_default();
+                let decoded = base64::engine::general_purpose::STANDARD.decode(login.trim_start_matches("Basic ")).unwrap_or_default();
+                let body = [b"you said ", login.as_bytes(), b" that is ", &decoded].concat();
+                return Ok(Some(Reply { status: *status, headers: vec![("Content-Type".to_owned(), "text/plain".to_owned())], body }));
+            }
             Fault::Redirect(base) => {
                 let location = format!("{base}{}", request.target);
                 return Ok(Some(Reply::error(302, &[("Location".to_owned(), location)])));

@@ -1,5 +1,6 @@
 //! Receives a pack: negotiation, the pack into the object store, what the host says about the boundary.
 
+use std::io::{BufRead, Read};
 use std::sync::Arc;
 
 use gix::protocol::fetch::response::ShallowUpdate;
@@ -16,6 +17,7 @@ use crate::packing::{self, NewPack};
 use crate::points;
 use crate::repository::shallow::Boundary;
 use crate::repository::{Repository, durable, shallow};
+use crate::transport::Talk;
 
 /// What came. The objects are durable already; nothing refers to them yet.
 pub(super) struct Received {
@@ -83,21 +85,25 @@ impl Remote<'_> {
             None => Shallow::undo(),
         };
         let lookup = Lookup(objects.clone());
+        let talk = Arc::clone(&self.connection.talk);
         let mut pack = None;
         let mut own_error = None;
         let lead = lead.filter(|lead| tips.contains(lead));
         let mut haves = Haves::new(wants, tips, lead, &lookup);
         let outcome = gix::protocol::fetch(
             &mut haves,
-            |stream, _progress, stop| match packing::receive(stream, &repository.pack_dir(), &objects, &counters.pack, stop) {
-                Ok(received) => {
-                    pack = received;
-                    Ok(true)
-                }
-                Err(err) => {
-                    let shown = gix::Error::from_error(std::io::Error::other(err.to_string()));
-                    own_error = Some(err);
-                    Err(shown)
+            |stream, _progress, stop| {
+                let mut stream = Told { stream, talk: &talk };
+                match packing::receive(&mut stream, &repository.pack_dir(), &objects, &counters.pack, stop) {
+                    Ok(received) => {
+                        pack = received;
+                        Ok(true)
+                    }
+                    Err(err) => {
+                        let shown = gix::Error::from_error(std::io::Error::other(err.to_string()));
+                        own_error = Some(err);
+                        Err(shown)
+                    }
                 }
             },
             Gix::new(counters),
@@ -117,6 +123,7 @@ impl Remote<'_> {
             }
             Err(err) => {
                 Received { pack, shallow: Vec::new(), cut: None }.discard(repository)?;
+                let below = self.connection.failure.lock().is_ok_and(|failure| failure.is_some());
                 let classified = failed(&err, &self.connection, self.url, self.stop);
                 if own_error.as_ref().is_some_and(is_refusal) {
                     let message = format!("host of {} does not give what was asked for by its id", self.url);
@@ -124,11 +131,39 @@ impl Remote<'_> {
                 }
                 Err(match own_error {
                     // The transport's own failure, or the user's, came first; else what the pack says is most telling.
-                    Some(own) if !matches!(classified.fault(), Fault::Unreachable | Fault::Cancelled | Fault::Refused) => own,
+                    Some(own) if !below && !matches!(classified.fault(), Fault::Unreachable | Fault::Cancelled | Fault::Refused) => own,
                     _ => classified,
                 })
             }
         }
+    }
+}
+
+/// The stream of a pack, of which the transport is told.
+struct Told<'a> {
+    stream: &'a mut dyn BufRead,
+    talk: &'a Talk,
+}
+
+impl Read for Told<'_> {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.fill_buf()?.read(out)?;
+        self.consume(count);
+        Ok(count)
+    }
+}
+
+impl BufRead for Told<'_> {
+    fn fill_buf(&mut self) -> std::io::Result<&[u8]> {
+        let bytes = self.stream.fill_buf()?;
+        if !bytes.is_empty() {
+            self.talk.objects_came();
+        }
+        Ok(bytes)
+    }
+
+    fn consume(&mut self, amount: usize) {
+        self.stream.consume(amount);
     }
 }
 

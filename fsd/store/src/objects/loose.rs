@@ -37,9 +37,10 @@ impl Loose {
         Ok(Some(Loose { kind, size, path, content }))
     }
 
-    /// Appends the content to `out`, which is cleared first.
-    pub(super) fn read(mut self, out: &mut Vec<u8>) -> Result<gix::object::Kind> {
+    /// Appends the content, `most` bytes at most, to `out`, which is cleared first.
+    pub(super) fn read(mut self, out: &mut Vec<u8>, most: u64) -> Result<gix::object::Kind> {
         out.clear();
+        super::whole::check_size(self.size, most)?;
         // The size is not trusted for a big reservation: a short file may claim anything.
         out.reserve(usize::try_from(self.size.min(16 << 20)).unwrap_or_default());
         let read = (&mut self.content).take(self.size.saturating_add(1)).read_to_end(out);

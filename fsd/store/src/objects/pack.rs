@@ -11,7 +11,7 @@ use crate::ids::ObjectId;
 use crate::points::{self, Points};
 
 /// Most memory one delta chain may take before it is resolved through files instead.
-pub(super) const DELTA_MEMORY: usize = 48 << 20;
+pub(crate) const DELTA_MEMORY: usize = 48 << 20;
 
 /// Ids for the delta-base caches, which several repositories share: no two packs of a process may have the same.
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);

@@ -7,19 +7,22 @@ use super::decoder::Decoder;
 use super::pack::{DELTA_MEMORY, PackAccess};
 use super::stream::{Full, Link, access};
 use super::{Objects, delta};
-use crate::error::Result;
+use crate::error::{Fault, Result, StoreError};
 
 impl Objects {
-    /// Reads the object at `offset` of `pack`, delta or not, into `out`, whose former content is lost.
+    /// Reads the object at `offset` of `pack`, delta or not, into `out`, whose former content is lost. It may have `most` bytes: what an entry
+    /// of a pack says of its size is nothing that a delta's result would keep to.
     pub(super) fn read_whole(
         &self,
         pack: &dyn PackAccess,
         offset: u64,
         out: &mut Vec<u8>,
         decoder: &mut Decoder,
+        most: u64,
     ) -> Result<gix::object::Kind> {
         let entry = pack.entry(offset)?;
         if let Some(kind) = entry.header.as_kind() {
+            check_size(entry.decompressed_size, most)?;
             inflate(pack, entry.data_offset, entry.decompressed_size, out, decoder)?;
             return Ok(kind);
         }
@@ -30,11 +33,23 @@ impl Objects {
         match resolved? {
             Some(kind) => Ok(kind),
             None => {
+                check_size(self.packed_kind(pack, offset)?.1, most)?;
                 *out = Vec::new();
                 self.stream_packed_to(pack, offset, &std::env::temp_dir(), out).map(|(kind, _)| kind)
             }
         }
     }
+}
+
+/// Refuses what is too big to be held as a whole.
+pub(super) fn check_size(size: u64, most: u64) -> Result<()> {
+    if size <= most {
+        return Ok(());
+    }
+    Err(StoreError::new(
+        Fault::Corrupt,
+        format!("an object of {size} bytes is too big where {most} bytes are allowed, as for a tree or commit"),
+    ))
 }
 
 /// Inflates the `size` bytes that are compressed at `from`.
@@ -73,7 +88,7 @@ fn resolve(
             if !fits([loose.size, 0, 0]) {
                 return Ok(None);
             }
-            (chain.len(), loose.read(base)?)
+            (chain.len(), loose.read(base, DELTA_MEMORY as u64)?)
         }
         (None, Full::Packed(elsewhere, entry)) => {
             let pack = access(elsewhere.as_ref(), start);

@@ -12,6 +12,7 @@ use super::NewPack;
 use super::index::{self, IndexEntry};
 use crate::error::{Fault, Result, StoreError};
 use crate::ids::ObjectId;
+use crate::objects::pack::DELTA_MEMORY;
 use crate::points::{self, Found};
 use crate::repository::durable::{self, disk};
 
@@ -100,8 +101,9 @@ impl Output {
     pub(super) fn map(&mut self) -> Result<gix_pack::data::File> {
         self.seal()?;
         let path = self.file.get_ref().path();
-        gix_pack::data::File::at(path, self.hash)
-            .map_err(|err| StoreError::new(Fault::Disk, format!("pack {} cannot be read back", path.display())).caused_by(err))
+        let pack = gix_pack::data::File::at(path, self.hash)
+            .map_err(|err| StoreError::new(Fault::Disk, format!("pack {} cannot be read back", path.display())).caused_by(err))?;
+        Ok(pack.with_alloc_limit_bytes(Some(DELTA_MEMORY)))
     }
 
     /// Takes the trailer off again, so that entries can be appended to the received ones.

@@ -79,17 +79,18 @@ fn id(content: &[u8]) -> ObjectId {
     gix::objs::compute_hash(HASH, Kind::Blob, content).expect("a hash")
 }
 
+fn varint(mut value: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while value >= 0x80 {
+        bytes.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+    bytes
+}
+
 /// A delta that copies all of a base of `base` bytes (below 64 KiB) and adds `tail`.
 fn appending(base: usize, tail: &[u8]) -> Vec<u8> {
-    let varint = |mut value: usize| {
-        let mut bytes = Vec::new();
-        while value >= 0x80 {
-            bytes.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        bytes.push(value as u8);
-        bytes
-    };
     let mut delta = [varint(base), varint(base + tail.len())].concat();
     delta.extend_from_slice(&[0xb0, base as u8, (base >> 8) as u8, tail.len() as u8]);
     delta.extend_from_slice(tail);
@@ -154,14 +155,7 @@ fn big_objects_and_their_deltas_are_resolved_by_file() {
     let base = pack.blob(&big);
     // Copies 16 MiB - 1 from the start, then a literal; and a small delta of that.
     let size = (16 << 20) - 1 + 4;
-    let mut delta = Vec::new();
-    for mut value in [big.len(), size] {
-        while value >= 0x80 {
-            delta.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        delta.push(value as u8);
-    }
+    let mut delta = [varint(big.len()), varint(size)].concat();
     delta.extend_from_slice(&[0xf0, 0xff, 0xff, 0xff, 4, b't', b'a', b'i', b'l']);
     let at = pack.bytes.len() as u64;
     pack.entry(Header::OfsDelta { base_distance: at - base }, &delta);
@@ -171,6 +165,55 @@ fn big_objects_and_their_deltas_are_resolved_by_file() {
     second.extend_from_slice(b"tail");
     assert!(target.blob(&big) && target.blob(&second));
     assert!(files(&target.pack_dir()).iter().all(|name| name.starts_with("pack-")), "{:?}", files(&target.pack_dir()));
+}
+
+/// The most memory that this process has had since `restart_peak`.
+fn peak() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("proc");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+}
+
+fn restart_peak() -> u64 {
+    std::fs::write("/proc/self/clear_refs", "5").expect("proc");
+    peak()
+}
+
+#[test]
+fn deltas_of_few_bytes_that_stand_for_many_take_no_memory() {
+    use gix_pack::data::entry::Header;
+    const COPIES: usize = 5600;
+    const ENOUGH: u64 = 300 << 20;
+    let base: Vec<u8> = (0..60_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let mut huge = [varint(base.len()), varint(base.len() * COPIES)].concat();
+    huge.extend([0xb0, base.len() as u8, (base.len() >> 8) as u8].repeat(COPIES));
+    // A thousand bytes of what is huge, and a delta of that.
+    let small = [varint(base.len() * COPIES), varint(1000), vec![0xb0, 232, 3]].concat();
+    let mut pack = Pack::new();
+    let mut last = pack.entry(entry_header(Kind::Tree), &base);
+    for delta in [&huge, &small, &appending(1000, b"tail")] {
+        let at = pack.bytes.len() as u64;
+        last = pack.entry(Header::OfsDelta { base_distance: at - last }, delta);
+    }
+    let pack = pack.finish();
+    assert!(pack.len() < 200_000);
+    let mut hashing = crate::objects::Hashing::new(HASH, Kind::Tree, (base.len() * COPIES) as u64);
+    (0..COPIES).for_each(|_| hashing.write_all(&base).expect("it takes all"));
+    let big = hashing.id().expect("a hash");
+
+    let target = Target::new();
+    let before = restart_peak();
+    target.receive(&pack).expect("a good pack");
+    let wanted = [&base[..1000], b"tail"].concat();
+    let mut found = Vec::new();
+    target.objects.read(gix::objs::compute_hash(HASH, Kind::Tree, &wanted).expect("a hash"), &mut found).expect("it is small");
+    assert_eq!(found, wanted);
+    for refused in [target.objects.tree(big).map(drop), target.objects.read(big, &mut found).map(drop)] {
+        let error = refused.expect_err("no tree is that big");
+        assert!(error.fault() == Fault::Corrupt && error.to_string().contains("too big"), "{error}");
+    }
+    let grown = peak().saturating_sub(before);
+    assert!(grown < ENOUGH, "it took {} MiB", grown >> 20);
 }
 
 #[test]

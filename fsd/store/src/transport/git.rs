@@ -20,7 +20,7 @@ pub(super) fn connect(url: &RepoUrl, wire: Wire) -> Result<Connection> {
         wire.wait(wire.connect, "accept the connection", TcpStream::connect((url.host(), port)))?.map_err(|e| wire.unreachable(e))?;
     stream.set_nodelay(true).map_err(|e| wire.unreachable(e))?;
     let (read, write) = stream.into_split();
-    let failure = wire.failure.clone();
+    let (failure, talk) = (wire.failure.clone(), wire.talk.clone());
     let read = BufReader::with_capacity(64 * 1024, Advertisement::new(Reader { half: read, wire: wire.clone() }));
     let host = if url.host().contains(':') { format!("[{}]", url.host()) } else { url.host().to_owned() };
     let transport = blocking_io::Connection::new(
@@ -34,7 +34,7 @@ pub(super) fn connect(url: &RepoUrl, wire: Wire) -> Result<Connection> {
         false,
     )
     .custom_url(Some(format!("git://{}/", url.authority()).into()));
-    Ok(Connection { transport: Box::new(transport), failure })
+    Ok(Connection { transport: Box::new(transport), failure, talk })
 }
 
 struct Reader {
@@ -48,7 +48,9 @@ impl Read for Reader {
         // acknowledges after 40 ms. It falls back to that by itself, so it is told each time. A slower answer is no failure.
         let _ = self.half.as_ref().set_quickack(true);
         let done = self.wire.wait(self.wire.idle, "send anything", self.half.read(out)).map_err(|e| self.wire.fail(e))?;
-        done.map_err(|e| self.wire.fail(self.wire.unreachable(e)))
+        let count = done.map_err(|e| self.wire.fail(self.wire.unreachable(e)))?;
+        self.wire.heard(count).map_err(|e| self.wire.fail(e))?;
+        Ok(count)
     }
 }
 
@@ -60,7 +62,7 @@ struct Writer {
 impl Write for Writer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let done = self.wire.wait(self.wire.idle, "take anything", self.half.write(bytes)).map_err(|e| self.wire.fail(e))?;
-        self.wire.heard(done, bytes.len())
+        self.wire.hung_up(done, bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -26,18 +26,15 @@ mod status;
 pub(super) use refs::ls_refs_once;
 use session::{Request, Session};
 
-/// The longest advertisement that is read: some hundred thousand refs at a host without protocol V2.
-const MAX_ADVERTISEMENT: u64 = 128 << 20;
-
 /// Prepares the transport; nothing is sent before gix's handshake.
 pub(super) fn connect(url: &RepoUrl, auth: &Auth, net: &NetOptions, wire: Wire) -> Result<Connection> {
-    let failure = wire.failure.clone();
+    let (failure, talk) = (wire.failure.clone(), wire.talk.clone());
     let session = Arc::new(Session::new(url, auth, net, wire, None)?);
     // gix puts requests together from this URL and parses it; the real one, with whatever is in its path, is the session's.
     let stand_in = format!("{}://{}/", url.scheme().name(), url.authority());
     let stand_in = gix::url::parse(stand_in.as_str())
         .map_err(|e| StoreError::new(Fault::Internal, format!("host {} is no host to gix: {e}", url.authority())))?;
-    Ok(Connection { transport: Box::new(Transport::new_http(Requests(session), stand_in, Protocol::V2, false)), failure })
+    Ok(Connection { transport: Box::new(Transport::new_http(Requests(session), stand_in, Protocol::V2, false)), failure, talk })
 }
 
 /// gix's requests, on their way to a session.
@@ -53,7 +50,7 @@ impl Requests {
             .filter(|(name, _)| pass(name))
             .collect();
         let state = State::Waiting(Request { post, tail, headers, body: vec![] });
-        Arc::new(Mutex::new(Exchange { session: self.0.clone(), post, state, read: 0, seen: vec![] }))
+        Arc::new(Mutex::new(Exchange { session: self.0.clone(), post, state, seen: vec![] }))
     }
 }
 
@@ -99,8 +96,6 @@ struct Exchange {
     session: Arc<Session>,
     post: bool,
     state: State,
-    /// Bytes of the answer's body so far.
-    read: u64,
     /// The start of an advertisement, for [`memory`].
     seen: Vec<u8>,
 }
@@ -131,15 +126,7 @@ impl Exchange {
     fn chunk(&mut self) -> io::Result<bytes::Bytes> {
         let session = self.session.clone();
         let Some(response) = self.answer()? else { return Ok(bytes::Bytes::new()) };
-        let chunk = session.chunk(response).and_then(|chunk| {
-            self.read += chunk.as_ref().map_or(0, |c| c.len() as u64);
-            if !self.post && self.read > MAX_ADVERTISEMENT {
-                let message = format!("host {} lists more than {} MiB of refs", session.wire.host, MAX_ADVERTISEMENT >> 20);
-                return Err(StoreError::new(Fault::Corrupt, message));
-            }
-            Ok(chunk)
-        });
-        match chunk {
+        match session.chunk(response) {
             Ok(Some(chunk)) => {
                 if !self.post && self.seen.len() < memory::MAX_SEEN {
                     self.seen.extend_from_slice(&chunk[..chunk.len().min(memory::MAX_SEEN)]);

@@ -41,7 +41,7 @@ pub(super) fn connect(url: &RepoUrl, ssh: &SshAuth, net: &NetOptions, mut wire: 
     let open = open(&wire, (host, port), check, &user, offer, command);
     let (handle, channel) = wire.wait(wire.connect, "finish the SSH handshake", open)??;
 
-    let failure = wire.failure.clone();
+    let (failure, talk) = (wire.failure.clone(), wire.talk.clone());
     let (reader, writer) = stream::split(handle, channel, wire);
     let read = BufReader::with_capacity(64 * 1024, Advertisement::new(reader));
     // gix parses this URL, and would stumble over a quote or space in the real path; the path went into the command.
@@ -51,7 +51,7 @@ pub(super) fn connect(url: &RepoUrl, ssh: &SshAuth, net: &NetOptions, mut wire: 
     let transport =
         blocking_io::Connection::new(read, writer, Protocol::V2, url.path(), None::<(String, Option<u16>)>, ConnectMode::Process, false)
             .custom_url(Some(stand_in.into()));
-    Ok(Connection { transport: Box::new(transport), failure })
+    Ok(Connection { transport: Box::new(transport), failure, talk })
 }
 
 async fn open(

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Runtime};
 
@@ -29,6 +29,49 @@ fn runtime() -> Result<&'static Runtime> {
     Ok(RUNTIME.get_or_init(|| started))
 }
 
+/// The most that a host may say besides the objects that it was asked for: refs, mostly, some hundred thousand where it lists all.
+const MOST_TALK: u64 = 128 << 20;
+
+/// How many times its idle limit a host may go on saying things, such as how far it is, without an object.
+const LONGEST_TALK: u32 = 30;
+
+/// What a host says besides the objects of a pack, which are what it was asked for: without bounds it could fill the memory, or go on for ever.
+#[derive(Debug)]
+pub(crate) struct Talk {
+    /// Objects came since it was looked last.
+    objects: AtomicBool,
+    since: Mutex<Since>,
+}
+
+#[derive(Debug)]
+struct Since {
+    begin: Instant,
+    bytes: u64,
+}
+
+impl Default for Talk {
+    fn default() -> Self {
+        Talk { objects: AtomicBool::new(false), since: Mutex::new(Since { begin: Instant::now(), bytes: 0 }) }
+    }
+}
+
+impl Talk {
+    /// Some bytes of objects came.
+    pub(crate) fn objects_came(&self) {
+        self.objects.store(true, Ordering::Relaxed);
+    }
+
+    /// The bytes since the last object with these `more`, and for how long they have come.
+    fn heard(&self, more: usize) -> (u64, Duration) {
+        let mut since = lock(&self.since);
+        if self.objects.swap(false, Ordering::Relaxed) {
+            *since = Since { begin: Instant::now(), bytes: 0 };
+        }
+        since.bytes += more as u64;
+        (since.bytes, since.begin.elapsed())
+    }
+}
+
 /// One connection's limits and its failure slot. Clones share the slot.
 #[derive(Debug, Clone)]
 pub(super) struct Wire {
@@ -39,6 +82,7 @@ pub(super) struct Wire {
     pub(super) idle: Duration,
     pub(super) connect: Duration,
     pub(super) failure: Arc<Mutex<Option<StoreError>>>,
+    pub(super) talk: Arc<Talk>,
     stop: Arc<AtomicBool>,
 }
 
@@ -50,6 +94,7 @@ impl Wire {
             idle: net.idle,
             connect: net.connect,
             failure: Arc::default(),
+            talk: Arc::default(),
             stop: stop.clone(),
         }
     }
@@ -76,6 +121,24 @@ impl Wire {
         })
     }
 
+    /// Notes that `bytes` came from the host.
+    ///
+    /// # Errors
+    /// When it talks too much or for too long without sending what it was asked for.
+    pub(super) fn heard(&self, bytes: usize) -> Result<()> {
+        let (all, time) = self.talk.heard(bytes);
+        if all > MOST_TALK {
+            let message = format!("host {} sends more than {} MiB of refs and messages without an object", self.host, MOST_TALK >> 20);
+            return Err(StoreError::new(Fault::Corrupt, message));
+        }
+        let longest = self.idle.saturating_mul(LONGEST_TALK);
+        if time > longest {
+            let message = format!("host {} did not send any objects within {}", self.host, seconds(longest));
+            return Err(StoreError::new(Fault::Unreachable, message));
+        }
+        Ok(())
+    }
+
     /// Remembers a failure if it is the first, and gives what gix is to see of it.
     pub(super) fn fail(&self, error: StoreError) -> io::Error {
         let seen = io::Error::other(error.to_string());
@@ -85,7 +148,7 @@ impl Wire {
 
     /// What a write to a host that hung up gives: success, since the host's last words are still to be read and say more than the broken
     /// pipe. When there are none, the end of the data is what the reader finds.
-    pub(super) fn heard(&self, done: io::Result<usize>, bytes: usize) -> io::Result<usize> {
+    pub(super) fn hung_up(&self, done: io::Result<usize>, bytes: usize) -> io::Result<usize> {
         use io::ErrorKind as Kind;
         match done {
             Err(err) if matches!(err.kind(), Kind::BrokenPipe | Kind::ConnectionReset | Kind::ConnectionAborted) => Ok(bytes),

@@ -16,3 +16,4 @@ mod points;
 mod silence;
 mod space;
 mod support;
+mod talk;

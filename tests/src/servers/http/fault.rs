@@ -15,6 +15,8 @@ pub enum Fault {
     Silent,
     /// Every request is answered with this status and these headers.
     Status(u16, Vec<(String, String)>),
+    /// Every request is answered with this status and a text that repeats its login.
+    Echo(u16),
     /// Every request is redirected to the same path below this URL.
     Redirect(String),
     /// After this many bytes of the answer that holds the pack, nothing comes any more; the connection stays open.
@@ -62,7 +64,7 @@ impl Fault {
                 corrupt(&mut reply.body)?;
                 reply.send(stream)
             }
-            Fault::Silent | Fault::Status(..) | Fault::Redirect(_) => reply.send(stream),
+            Fault::Silent | Fault::Status(..) | Fault::Echo(_) | Fault::Redirect(_) => reply.send(stream),
         }
     }
 }

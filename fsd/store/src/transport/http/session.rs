@@ -140,7 +140,9 @@ impl Session {
     /// The next piece of an answer's body; `None` at its end.
     pub(super) fn chunk(&self, response: &mut Response) -> Result<Option<bytes::Bytes>> {
         let chunk = self.wire.wait(self.wire.idle, "send anything", response.chunk())?;
-        chunk.map_err(|e| status::network_error(&self.wire, e))
+        let chunk = chunk.map_err(|e| status::network_error(&self.wire, e))?;
+        self.wire.heard(chunk.as_ref().map_or(0, bytes::Bytes::len))?;
+        Ok(chunk)
     }
 
     /// Remembers what the start of an advertisement shows.

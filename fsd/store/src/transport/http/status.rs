@@ -55,6 +55,7 @@ pub(super) fn said(wire: &Wire, mut response: Response) -> String {
     let mut body = vec![];
     // Read to the end also where it is not shown, so that the connection can be used again.
     while body.len() < MAX_BODY
+        && wire.heard(0).is_ok()
         && let Ok(Ok(Some(chunk))) = wire.wait(wire.idle.min(Duration::from_secs(5)), "send anything", response.chunk())
     {
         body.extend_from_slice(&chunk[..chunk.len().min(MAX_BODY)]);

@@ -45,7 +45,11 @@ impl Read for Reader {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         while self.rest.is_empty() {
             let limit = if self.ended { LAST_WORDS.min(self.wire.idle) } else { self.wire.idle };
-            match self.wire.wait(limit, "send anything", self.half.wait()) {
+            let message = self.wire.wait(limit, "send anything", self.half.wait());
+            // Also what is no data must not go on for ever.
+            let bytes = if let Ok(Some(ChannelMsg::Data { data })) = &message { data.len() } else { 0 };
+            self.wire.heard(bytes).map_err(|e| self.wire.fail(e))?;
+            match message {
                 Ok(Some(ChannelMsg::Data { data })) => {
                     self.received = true;
                     self.rest = data;
@@ -109,11 +113,11 @@ pub(super) struct Writer {
 impl Write for Writer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let done = self.wire.wait(self.wire.idle, "take anything", self.half.write(bytes)).map_err(|e| self.wire.fail(e))?;
-        self.wire.heard(done, bytes.len())
+        self.wire.hung_up(done, bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         let done = self.wire.wait(self.wire.idle, "take anything", self.half.flush()).map_err(|e| self.wire.fail(e))?;
-        self.wire.heard(done.map(|()| 0), 0).map(drop)
+        self.wire.hung_up(done.map(|()| 0), 0).map(drop)
     }
 }
