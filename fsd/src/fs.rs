@@ -10,12 +10,12 @@ use bstr::{BStr, BString, ByteSlice, ByteVec};
 use gitmount_store::StoreError;
 use gitmount_store::error::Fault;
 use gitmount_store::ids::ObjectId;
-use gitmount_store::objects::{Entry, EntryKind};
+use gitmount_store::objects::EntryKind;
 use parking_lot::Mutex;
 
 use crate::inode::{DirVersion, Location, NodeId, Time};
 use crate::view::trees::Listing;
-use crate::view::{Node, View};
+use crate::view::{Node, View, sums};
 
 pub mod blobs;
 mod hidden;
@@ -294,15 +294,14 @@ impl FileSystem {
         Some(commit.to_string().into())
     }
 
-    /// The sizes below `root`. A tree that stands at many places is computed once: a few of them nested could claim any number of files.
+    /// The sizes below `root`.
     fn usage_of(&self, root: ObjectId) -> Result<Usage> {
-        let mut known: HashMap<ObjectId, Usage> = HashMap::new();
-        let mut work = vec![root];
-        while let Some(id) = work.last().copied() {
-            let tree = self.view.tree(id)?;
-            let below = |entry: &&Entry| entry.kind == EntryKind::Directory;
-            let missing: Vec<_> = tree.entries().iter().filter(below).map(|e| e.id).filter(|id| !known.contains_key(id)).collect();
-            if missing.is_empty() {
+        let usage = sums::sum(
+            root,
+            |id| self.view.tree(id),
+            |tree| tree.entries(),
+            &|| false,
+            |tree, known: &HashMap<ObjectId, Usage>| {
                 let mut usage = Usage::default();
                 for (index, entry) in tree.entries().iter().enumerate() {
                     let part = match entry.kind {
@@ -313,13 +312,10 @@ impl FileSystem {
                     usage.bytes = usage.bytes.saturating_add(part.bytes);
                     usage.files = usage.files.saturating_add(part.files).saturating_add(1);
                 }
-                known.insert(id, usage);
-                work.pop();
-            } else {
-                work.extend(missing);
-            }
-        }
-        Ok(known.get(&root).copied().unwrap_or_default())
+                Ok(usage)
+            },
+        )?;
+        Ok(usage.unwrap_or_default())
     }
 
     /// Sizes of the whole tree; computed once a snapshot.

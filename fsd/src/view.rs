@@ -19,6 +19,7 @@ pub mod caches;
 mod changes;
 pub mod gate;
 pub mod snapshots;
+pub mod sums;
 pub mod switch;
 mod sync;
 pub mod trees;

@@ -247,3 +247,30 @@ fn a_held_daemon_is_killed_on_a_full_disk() -> Result<()> {
 fn a_daemon_without_a_holder_is_killed_on_a_full_disk() -> Result<()> {
     killed_on_a_full_disk(false)
 }
+
+/// What is spooled of a file that was read is there for the next read of it only: it gives way to another file, of whatever view.
+#[test]
+fn what_is_spooled_gives_way_to_what_is_read_now() -> Result<()> {
+    const SIZE: u64 = 40 << 20;
+    let dir = scratch::dir()?;
+    let repo = fixtures::small(&dir.path().join("r.git"), &[("small", "1\n")])?;
+    let mut import = Import::into(&repo)?;
+    import.commit("refs/heads/main", "Big files that pack small")?;
+    for (name, byte) in [("a", b'a'), ("b", b'b'), ("d/c", b'c')] {
+        import.entry_from(Mode::File, name.as_bytes(), SIZE, &mut std::io::repeat(byte))?;
+    }
+    import.finish()?;
+    let server = GitDaemon::serve(dir.path())?;
+    let disk = SmallDisk::new(64 * MIB)?;
+    let mut account = Account::new()?;
+    account.set_store(disk.path().join("store"));
+    let mut daemon = Daemon::new(account, &[])?.with_state(disk.path().join("state"));
+    daemon.restart()?;
+    daemon.publish("t", view(&server.url("r.git")))?;
+    daemon.publish("u", proto::ViewSpec { path: b"d".to_vec(), ..view(&server.url("r.git")) })?;
+    for (name, file) in [("t", "a"), ("t", "b"), ("u", "c"), ("t", "d/c")] {
+        let (size, _) = compare::digest(File::open(daemon.target(name).join(file))?).with_context(|| format!("{file} in {name}"))?;
+        ensure!(size == SIZE);
+    }
+    Ok(())
+}

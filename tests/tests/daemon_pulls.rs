@@ -1,5 +1,8 @@
 //! When a daemon fetches: one fetch for all views of a repository, demands, a host that wants to be left alone.
 
+use std::io::Write;
+use std::net::{Ipv4Addr, TcpListener};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -132,4 +135,36 @@ fn a_ref_that_disappears_keeps_its_commit_and_comes_back() -> Result<()> {
     repo.run(["branch", "b", "main"])?;
     ensure!(client.pull(&target)?.new == new && daemon.view(&target)?.state() == proto::State::Ok);
     Ok(())
+}
+
+/// Who asks while a fetch runs that the host then answers with a time to wait could be answered by none before that time is over.
+#[test]
+fn who_waits_when_a_host_asks_to_be_left_alone_is_told_so() -> Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let url = format!("http://{}/r.git", listener.local_addr()?);
+    let daemon = Daemon::start(&[])?;
+    let (tell, told) = channel();
+    std::thread::scope(|scope| -> Result<()> {
+        let publish = |name: &'static str, reference: &'static str| {
+            let (daemon, tell, view) = (&daemon, tell.clone(), proto::ViewSpec { r#ref: reference.into(), ..view(&url) });
+            scope.spawn(move || tell.send(daemon.publish(name, view).map(drop)));
+        };
+        publish("a", "main");
+        let (mut asked, _) = listener.accept()?;
+        publish("b", "other");
+        // Only where it waits already is this more than the ordinary refusal.
+        std::thread::sleep(Duration::from_millis(500));
+        asked.write_all(b"HTTP/1.1 503 Later\r\nRetry-After: 3000\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")?;
+        let outcome = (|| {
+            for _ in 0..2 {
+                let said = told.recv_timeout(DEADLINE).context("it waits for the host")?.err().context("it is refused")?.to_string();
+                ensure!(said.starts_with("Unreachable"), "{said}");
+            }
+            Ok(())
+        })();
+        for name in ["a", "b"] {
+            daemon.client()?.unpublish(&daemon.target(name))?;
+        }
+        outcome
+    })
 }

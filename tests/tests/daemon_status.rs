@@ -155,3 +155,63 @@ fn metrics_follow_the_views_and_go_with_them() -> Result<()> {
     ensure!(http_get(&address, "/else")?.starts_with("HTTP/1.1 404"));
     Ok(())
 }
+
+/// A few trees that stand ten times in each other claim to hold ten thousand million files.
+#[test]
+fn a_tree_that_nobody_could_count_is_counted_and_holds_up_no_other() -> Result<()> {
+    let dir = scratch::dir()?;
+    let repo = fixtures::small(&dir.path().join("r.git"), &[("a", "one\n")])?;
+    fixtures::small(&dir.path().join("o.git"), &[("a", "one\n")])?;
+    let mut tree = repo.id("main^{tree}")?;
+    for _ in 0..10 {
+        let entries: String = (0..10).map(|n| format!("040000 tree {tree}\td{n}\n")).collect();
+        tree = String::from_utf8(repo.feed(["mktree"], entries.as_bytes())?)?.trim().to_owned();
+    }
+    let commit = repo.line(["commit-tree", "-m", "bomb", &tree])?;
+    repo.point("refs/heads/main", &commit)?;
+    let server = HttpServer::plain(dir.path())?;
+    let daemon = Daemon::start(&[])?;
+    let mut client = daemon.client()?;
+    let mut counted = |name: &str| -> Result<proto::StatisticsResponse> {
+        client.publish(&daemon.target(name), view(&server.url(&format!("{name}.git"))), None)?;
+        wait_for("the tree to be counted", DEADLINE, || client.statistics(&daemon.target(name)).ok().filter(|s| s.inodes.is_some()))
+    };
+    // Directories of ten levels with the root, and a file in each of the last.
+    let (directories, files) = ((0..=10).map(|level| 10u64.pow(level)).sum::<u64>(), 10u64.pow(10));
+    let bomb = counted("r")?;
+    ensure!(bomb.inodes == Some(directories + files) && bomb.bytes == Some(4 * files), "{bomb:?}");
+    ensure!(counted("o")?.inodes == Some(2));
+    let usage = nix::sys::statvfs::statvfs(&daemon.target("r"))?;
+    ensure!(usage.files() >= files, "{}", usage.files());
+    Ok(())
+}
+
+/// Where a view is written down a disk may hang: here a pipe that nobody reads.
+#[test]
+fn status_answers_while_the_disk_of_the_state_hangs() -> Result<()> {
+    let dir = scratch::dir()?;
+    fixtures::small(&dir.path().join("r.git"), &[("a", "one\n")])?;
+    let server = HttpServer::plain(dir.path())?;
+    let daemon = Daemon::start(&[])?;
+    daemon.publish("t", view(&server.url("r.git")))?;
+    let id = daemon.view(&daemon.target("t"))?.id;
+    let pipe = daemon.state().join("views").join(id).join("view.new");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU)?;
+    let (published, _drain) = std::thread::scope(|scope| {
+        let hanging = scope.spawn(|| daemon.publish("u", view(&server.url("r.git"))));
+        let two = || daemon.client().ok()?.status().ok()?.views.first().filter(|view| view.mounts.len() == 2).map(drop);
+        let outcome = wait_for("the other target, in the status", DEADLINE, two).and_then(|()| {
+            daemon.client()?.statistics(&daemon.target("t"))?;
+            ensure!(!hanging.is_finished(), "the publish does not hang: this test does not test what it says");
+            Ok(())
+        });
+        // As long as somebody reads it, nobody waits.
+        let drain = std::fs::File::options().read(true).write(true).open(&pipe)?;
+        let published = hanging.join().map_err(|_| anyhow::anyhow!("a publish panicked"))?;
+        outcome.map(|()| (published, drain))
+    })?;
+    ensure!(published.is_err(), "a pipe is no file to keep something in");
+    std::fs::remove_file(&pipe)?;
+    daemon.publish("u", view(&server.url("r.git")))?;
+    Ok(())
+}

@@ -12,7 +12,7 @@ use gitmount_tests::fixtures;
 use gitmount_tests::git::Repo;
 use gitmount_tests::run::wait_for;
 use gitmount_tests::scratch;
-use gitmount_tests::servers::http::HttpServer;
+use gitmount_tests::servers::http::{Fault, HttpServer};
 use tempfile::TempDir;
 
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -173,5 +173,32 @@ fn after_a_restart_a_shared_tree_moves_with_who_brings_the_credential_and_no_oth
     }
     ensure!(daemon.view(&own)?.state() == proto::State::Waiting, "another volume's credential is not for it");
     ensure!(fs::read_to_string(own.join("a"))? == "one\n");
+    Ok(())
+}
+
+/// What is held is tried at the host before another Secret takes its place, and the host may be silent.
+#[test]
+fn a_publish_with_another_secret_at_a_silent_host_gives_up_when_its_target_or_the_daemon_goes() -> Result<()> {
+    let (_dir, _repo, server) = private()?;
+    let mut daemon = Daemon::start(&["--timeout", "10m"])?;
+    let view = view(&server.url("r.git"));
+    daemon.client()?.publish_with(request(&daemon.target("a"), view.clone(), Some(token("user", "first"))))?;
+    server.misbehave(Fault::Silent);
+    for name in ["b", "c"] {
+        server.take_requests();
+        let (mut client, target) = (daemon.client()?, daemon.target(name));
+        let other = request(&target, view.clone(), Some(token("user", "second")));
+        let waiting = std::thread::spawn(move || client.publish_with(other));
+        wait_for("the host to be asked", DEADLINE, || (!server.requests().is_empty()).then_some(()))?;
+        let begun = std::time::Instant::now();
+        if name == "b" {
+            daemon.client()?.unpublish(&target)?;
+        } else {
+            daemon.stop()?;
+        }
+        ensure!(begun.elapsed() < DEADLINE, "it took {:?}", begun.elapsed());
+        let said = waiting.join().map_err(|_| anyhow::anyhow!("a publish panicked"))?.err().context("it gave up")?.to_string();
+        ensure!(name == "c" || said.starts_with("Cancelled"), "{said}");
+    }
     Ok(())
 }

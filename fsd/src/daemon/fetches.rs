@@ -76,6 +76,25 @@ struct State {
     random: Box<dyn Random>,
 }
 
+impl State {
+    /// Answers all who wait for a host that asks to be left alone: those who come later are not made to wait for it either.
+    fn answer_held(&mut self, now: Instant) {
+        for (group, job) in &mut self.jobs {
+            if let Some(left) = self.groups.held(*group, now) {
+                for (_, waiter) in job.waiting.drain(..) {
+                    // Who went away needs no answer.
+                    let _ = waiter.send(Err(held(left)));
+                }
+            }
+        }
+    }
+}
+
+fn held(left: Duration) -> Failure {
+    let message = format!("the host asked to be left alone for another {} seconds: try again after that", left.as_secs() + 1);
+    Failure::new(Fault::Unreachable, message)
+}
+
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
@@ -205,10 +224,7 @@ impl Membership {
                 return Err(Failure::new(Fault::Cancelled, "the daemon is being stopped: ask the next one"));
             }
             if let Some(left) = state.groups.held(*group, now) {
-                return Err(Failure::new(
-                    Fault::Unreachable,
-                    format!("the host asked to be left alone for another {} seconds: try again after that", left.as_secs() + 1),
-                ));
+                return Err(held(left));
             }
             let Some(job) = state.jobs.get_mut(group) else { return Err(gone()) };
             job.waiting.push((*member, answer));

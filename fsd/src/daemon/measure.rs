@@ -1,5 +1,6 @@
 //! What a tree holds: how much, for statistics, and what of it is not served as one may expect.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use gitmount_store::objects::{EntryKind, Objects};
 use super::events::{Diary, Kind};
 use super::shown::{Shown, lock};
 use crate::fuse::Mount;
+use crate::view::sums;
 
 /// How long a publish waits for what there is to say about its tree; later it is told by an event.
 const SAID_AT_ONCE: Duration = Duration::from_millis(100);
@@ -34,31 +36,40 @@ pub(super) struct Measured {
 impl Measured {
     /// Counts a tree, with the sizes of its files only when they are wanted; gives up when `stop` says so.
     fn of(objects: &Objects, root: ObjectId, sizes: bool, stop: &dyn Fn() -> bool) -> Result<Option<Self>> {
-        let mut measured = Measured { inodes: 1, ..Measured::default() };
-        let mut left = vec![root];
-        while let Some(tree) = left.pop() {
-            if stop() {
-                return Ok(None);
-            }
-            for entry in objects.tree(tree)?.entries() {
-                measured.inodes += 1;
-                match entry.kind {
-                    EntryKind::Directory => left.push(entry.id),
-                    EntryKind::Submodule => measured.submodules += 1,
-                    EntryKind::File | EntryKind::Executable | EntryKind::Symlink => {
-                        let attributes = entry.name == ".gitattributes";
-                        // A broken object costs its own size and nothing else.
-                        let size = if sizes || attributes { objects.blob_size(entry.id).unwrap_or_default() } else { 0 };
-                        measured.bytes += size;
-                        if attributes && size < LONGEST && !measured.lfs {
-                            let text = objects.blob(entry.id).unwrap_or_default();
-                            measured.lfs = text.windows(b"filter=lfs".len()).any(|window| window == b"filter=lfs");
+        sums::sum(
+            root,
+            |id| objects.tree(id),
+            |tree| tree.entries(),
+            stop,
+            |tree, known: &HashMap<ObjectId, Measured>| {
+                let mut measured = Measured { inodes: 1, ..Measured::default() };
+                for entry in tree.entries() {
+                    let part = match entry.kind {
+                        EntryKind::Directory => known.get(&entry.id).copied().unwrap_or_default(),
+                        EntryKind::Submodule => Measured { inodes: 1, submodules: 1, ..Measured::default() },
+                        EntryKind::File | EntryKind::Executable | EntryKind::Symlink => {
+                            let attributes = entry.name == ".gitattributes";
+                            // A broken object costs its own size and nothing else.
+                            let size = if sizes || attributes { objects.blob_size(entry.id).unwrap_or_default() } else { 0 };
+                            let lfs = attributes && size < LONGEST && {
+                                let text = objects.blob(entry.id).unwrap_or_default();
+                                text.windows(b"filter=lfs".len()).any(|window| window == b"filter=lfs")
+                            };
+                            Measured { bytes: size, inodes: 1, lfs, ..Measured::default() }
                         }
-                    }
+                    };
+                    measured.add(part);
                 }
-            }
-        }
-        Ok(Some(measured))
+                Ok(measured)
+            },
+        )
+    }
+
+    fn add(&mut self, part: Measured) {
+        self.bytes = self.bytes.saturating_add(part.bytes);
+        self.inodes = self.inodes.saturating_add(part.inodes);
+        self.submodules = self.submodules.saturating_add(part.submodules);
+        self.lfs |= part.lfs;
     }
 
     /// What should be known of the tree, a sentence each.

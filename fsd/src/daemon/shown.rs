@@ -49,7 +49,7 @@ pub struct Shown {
     access: Mutex<Access>,
     commits: Mutex<Commits>,
     mount: OnceLock<Arc<Mount>>,
-    writing: Mutex<written::Writing>,
+    writing: written::Writing,
 }
 
 /// Where it is shown.
@@ -108,7 +108,7 @@ impl Shown {
             access: Mutex::default(),
             commits: Mutex::default(),
             mount: OnceLock::new(),
-            writing: Mutex::default(),
+            writing: written::Writing::default(),
         })
     }
 

@@ -12,8 +12,8 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::{Arc, Weak};
 use std::thread;
 
 use gitmount_store::ids::ObjectId;
@@ -116,7 +116,12 @@ impl Spool {
     /// An empty spool in `dir`, which is created when first needed.
     pub fn new(objects: Objects, dir: PathBuf, limit: u64) -> Self {
         let state = State { files: LruCache::unbounded(), bytes: 0, queue: VecDeque::new(), workers: 0 };
-        Spool { shared: Arc::new(Shared { objects, dir: dir.into(), limit, state: Mutex::new(state) }) }
+        let shared = Arc::new(Shared { objects, dir: dir.into(), limit, state: Mutex::new(state) });
+        let mut all = ALL.lock();
+        all.retain(|spool| spool.strong_count() > 0);
+        all.push(Arc::downgrade(&shared));
+        drop(all);
+        Spool { shared }
     }
 
     /// Reads `size` bytes at `offset` of blob `id`, which has `total` bytes. `done` is called once the bytes are there.
@@ -190,8 +195,12 @@ impl Shared {
     }
 
     fn inflate(&self, id: ObjectId, file: &Spooled) -> Option<FailedKind> {
-        if file.reserve().is_err() {
-            return Some(FailedKind::NoSpace);
+        while let Err(error) = file.reserve() {
+            // What is spooled already may be what fills the disk.
+            if !give_way(&self.dir) {
+                tracing::warn!("big files cannot be spooled in {}: {error}", self.dir.display());
+                return Some(FailedKind::NoSpace);
+            }
         }
         match self.objects.parts(id) {
             Ok(Some(parts)) if parts.size() == file.size => match file.write_parts(&parts) {
@@ -242,6 +251,15 @@ impl Shared {
     }
 }
 
+/// The spools of this process.
+static ALL: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+
+/// Drops a finished file of any spool in `dir`: one that is read again is inflated again. False when there is none.
+fn give_way(dir: &Path) -> bool {
+    let all: Vec<_> = ALL.lock().iter().filter_map(Weak::upgrade).filter(|spool| *spool.dir == *dir).collect();
+    all.iter().any(|spool| spool.state.lock().forget_oldest())
+}
+
 impl State {
     /// Drops the least recently used finished files until `size` more bytes fit.
     fn make_room(&mut self, size: u64, limit: u64) -> Result<()> {
@@ -249,13 +267,20 @@ impl State {
             return Err(FsError::NoSpace);
         }
         while self.bytes + size > limit {
-            let oldest = self.files.iter().rev().find(|(_, f)| f.progress.lock().finished).map(|(id, _)| *id);
-            match oldest {
-                Some(id) => self.forget(&id),
-                None => return Err(FsError::NoSpace),
+            if !self.forget_oldest() {
+                return Err(FsError::NoSpace);
             }
         }
         Ok(())
+    }
+
+    /// Drops the least recently used finished file; false when there is none.
+    fn forget_oldest(&mut self) -> bool {
+        let oldest = self.files.iter().rev().find(|(_, f)| f.progress.lock().finished).map(|(id, _)| *id);
+        if let Some(id) = &oldest {
+            self.forget(id);
+        }
+        oldest.is_some()
     }
 
     fn forget(&mut self, id: &ObjectId) {
@@ -274,10 +299,10 @@ impl Progress {
 impl Spooled {
     /// Takes the space on the disk that the whole file needs, if the disk's file system can do so: what has no room there fails before
     /// anything is inflated, for all reads alike.
-    fn reserve(&self) -> Result<()> {
+    fn reserve(&self) -> nix::Result<()> {
         let size = i64::try_from(self.size).unwrap_or(i64::MAX);
         match fallocate(&self.file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, size) {
-            Err(code @ (Errno::ENOSPC | Errno::EDQUOT)) => Err(no_spool(&self.dir, code.into())),
+            Err(code @ (Errno::ENOSPC | Errno::EDQUOT)) => Err(code),
             _ => Ok(()),
         }
     }

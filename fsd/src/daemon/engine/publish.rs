@@ -47,7 +47,7 @@ impl Engine {
             }
             return Ok(self.published(&view, true));
         }
-        let presented = self.presented(&request, &spec)?;
+        let presented = self.presented(&claim, &request, &spec)?;
         let made = bind::prepare(&target)?;
         let handle = volume.name.clone();
         let shown = self.show_at(&claim, Target::new(&target, made, volume), &spec, &presented);

@@ -5,7 +5,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use gitmount_proto::fsd::v1 as proto;
 use gitmount_store::error::Result;
@@ -13,7 +12,7 @@ use gitmount_store::fetch::NoProgress;
 use gitmount_store::refspec::RefSpec;
 use gitmount_store::{Fault, StoreError};
 
-use super::Engine;
+use super::{Claim, Engine};
 use crate::daemon::credential::Credential;
 use crate::daemon::shown::Shown;
 use crate::daemon::spec::Spec;
@@ -31,7 +30,7 @@ pub(super) enum Presented {
 
 impl Engine {
     /// What a new target of a volume presents.
-    pub(super) fn presented(&self, request: &proto::PublishRequest, spec: &Spec) -> Result<Presented> {
+    pub(super) fn presented(&self, claim: &Claim<'_>, request: &proto::PublishRequest, spec: &Spec) -> Result<Presented> {
         let salt = self.context.state.salt();
         let handle = request.volume.as_ref().map(|volume| volume.name.as_str()).unwrap_or_default();
         let others = self.of_volume(handle);
@@ -58,8 +57,9 @@ impl Engine {
             return Ok(Presented::Credential(brought));
         }
         for held in &held {
-            match self.works(spec, held) {
+            match self.works(claim, spec, held) {
                 Err(error) if matches!(error.fault(), Fault::Refused | Fault::NotFound) => {}
+                Err(error) if error.fault() == Fault::Cancelled => return Err(error),
                 _ => {
                     return Err(StoreError::new(
                         Fault::Refused,
@@ -90,12 +90,12 @@ impl Engine {
         }
     }
 
-    /// Whether the host takes a credential now.
-    fn works(&self, spec: &Spec, credential: &Credential) -> Result<()> {
+    /// Whether the host takes a credential now; it is interrupted when the target is to go, or the daemon.
+    fn works(&self, claim: &Claim<'_>, spec: &Spec, credential: &Credential) -> Result<()> {
         // For a commit that is there the host would not be asked.
         let asked = if matches!(spec.reference, RefSpec::Commit(_)) { RefSpec::Head } else { spec.reference.clone() };
         let repository = self.context.store.repository(&spec.url)?;
-        let mut fetched = repository.fetch_many(&[asked], spec.depth, credential.auth(), &NoProgress, &Arc::new(AtomicBool::new(false)))?;
+        let mut fetched = repository.fetch_many(&[asked], spec.depth, credential.auth(), &NoProgress, &claim.given_up)?;
         fetched.pop().map_or(Ok(()), |one| one.map(drop))
     }
 }

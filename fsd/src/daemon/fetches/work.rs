@@ -123,7 +123,10 @@ impl Drop for Worker {
         let now = Instant::now();
         match self.end.take() {
             Some(End::Worked) => state.groups.worked(self.group, now, &mut *state.random),
-            Some(End::Failed(wait)) => state.groups.failed(self.group, now, wait, &mut *state.random),
+            Some(End::Failed(wait)) => {
+                state.groups.failed(self.group, now, wait, &mut *state.random);
+                state.answer_held(now);
+            }
             Some(End::Stopped) => state.groups.stopped(self.group),
             // It panicked, or its thread could not be started.
             None => state.groups.failed(self.group, now, None, &mut *state.random),
