@@ -50,6 +50,9 @@ pub enum Error {
     /// No process listens.
     #[error("no holder listens on {}: start one with `gitmount hold --socket {}`", .0.display(), .0.display())]
     Absent(PathBuf),
+    /// It is somebody else's, who is not given what mounts are served with.
+    #[error("what listens on {} is of user {}, not of this one or root: put the holder's socket where only root can write", .0.display(), .1)]
+    Stranger(PathBuf, u32),
     /// It said no, and why.
     #[error("the holder refused: {0}")]
     Refused(String),

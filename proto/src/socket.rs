@@ -4,6 +4,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::unistd::geteuid;
 use tonic::transport::{Channel, Endpoint};
 
 /// Why there is no channel.
@@ -38,6 +40,18 @@ pub fn probe(path: &Path) -> Result<(), ConnectError> {
             _ => ConnectError::Failed { path: path.to_owned(), why: error.to_string() },
         }),
     }
+}
+
+/// Checks that it is root or this user who listens on `path`, before credentials go that way.
+///
+/// # Errors
+/// As [`probe`], and [`ConnectError::Failed`] when it is somebody else.
+pub fn trusted(path: &Path) -> Result<(), ConnectError> {
+    probe(path)?;
+    let failed = |why: String| ConnectError::Failed { path: path.to_owned(), why };
+    let peer = UnixStream::connect(path).map_err(|e| failed(e.to_string()))?;
+    let peer = getsockopt(&peer, PeerCredentials).map_err(|e| failed(e.desc().to_owned()))?.uid();
+    if peer == 0 || peer == geteuid().as_raw() { Ok(()) } else { Err(failed(format!("it is user {peer} who listens there"))) }
 }
 
 /// Connects to the server on `path`, in `limit` at most; no request over the channel has a limit of its own.

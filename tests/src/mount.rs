@@ -36,7 +36,8 @@ pub fn close_one(dir: &Path) -> Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         if entry.file_type()?.is_file() {
-            return Ok(drop(fs::File::open(entry.path())?));
+            fs::File::open(entry.path())?;
+            return Ok(());
         }
     }
     bail!("{} has no file", dir.display())

@@ -5,10 +5,14 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use gitmount_proto::fsd::v1 as proto;
 use gitmount_tests::daemon::{Daemon, resources, token, view};
+use gitmount_tests::fixtures;
 use gitmount_tests::mount::Account;
+use gitmount_tests::run::{kill_group, start, wait_for};
+use gitmount_tests::scratch;
+use gitmount_tests::servers::daemon::GitDaemon;
 
 #[test]
 fn a_stranger_is_not_answered() -> Result<()> {
@@ -73,4 +77,34 @@ fn a_message_that_is_too_long_is_refused_and_not_kept() -> Result<()> {
     }
     ensure!(client.status()?.views.is_empty() && !daemon.target("a").exists());
     Ok(())
+}
+
+/// What comes of a credential or a mount's descriptor is for root, and for who runs the program.
+#[test]
+fn who_listens_in_the_place_of_a_daemon_or_holder_is_told_nothing() -> Result<()> {
+    let dir = scratch::dir()?;
+    fixtures::small(&dir.path().join("r.git"), &[("a", "one\n")])?;
+    let server = GitDaemon::serve(dir.path())?;
+    let nobody = Account::unprivileged()?;
+    let socket = nobody.home().join("hold.sock");
+    let mut hold = nobody.command(["hold".as_ref(), "--socket".as_ref(), socket.as_os_str()]);
+    let mut holder = start(hold.stdin(std::process::Stdio::null()))?;
+    let outcome = (|| {
+        wait_for("the stranger to listen", Duration::from_secs(20), || socket.exists().then_some(()))?;
+        let daemon = Daemon::start(&["--hold", socket.to_str().context("UTF-8")?])?;
+        daemon.publish("a", view(&server.url("r.git")))?;
+        let log = daemon.log()?;
+        ensure!(log.contains("is of user") && log.contains("where only root can write"), "{log}");
+
+        let mounted = nobody.mount(&server.url("r.git"), &[])?;
+        let listens = std::fs::read_dir(nobody.runtime())?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+        let listens = listens.iter().find(|path| path.extension().is_some_and(|e| e == "sock")).context("a mount has a socket")?;
+        let target = daemon.target("b");
+        let args = ["mount".as_ref(), "--socket".as_ref(), listens.as_os_str(), "https://example.com/a.git".as_ref(), target.as_os_str()];
+        daemon.account().refused(args, 1, &["who listens there"])?;
+        mounted.unmount()
+    })();
+    kill_group(holder.id());
+    let _ = holder.wait();
+    outcome
 }

@@ -42,6 +42,8 @@ fn the_units_give_options_that_there_are() -> Result<()> {
         let text = fs::read_to_string(&unit)?;
         // Without it a stop removes the directory, with the sockets of root's other mounts in it.
         ensure!(text.contains("\nRuntimeDirectoryPreserve=yes\n"), "{} gives its directory up", unit.display());
+        // Without it five ends within ten seconds are the last ones, and readers wait for ever.
+        ensure!(text.contains("\nStartLimitIntervalSec=0\n"), "{} is not always started again", unit.display());
         let line = text.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/bin/gitmount ")).context("it starts gitmount")?;
         let command = line.split(' ').next().context("a command")?;
         let help = run::run(run::command(gitmount()?).args([command, "--help"]))?.success()?.out();

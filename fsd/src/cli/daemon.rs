@@ -95,9 +95,9 @@ fn address(text: &str) -> Result<SocketAddr> {
 
 fn options(args: &DaemonArgs) -> Result<Options> {
     let duration = |name: &str, text: &str| {
-        policy::duration(text)
-            .filter(|d| !d.is_zero())
-            .ok_or_else(|| CliError::usage(format!("{name} {text:?} is no duration above zero: give one such as \"10s\" or \"2m\"")))
+        policy::duration(text).ok_or_else(|| {
+            CliError::usage(format!("{name} {text:?} is no duration between a second and a year: give one such as \"10s\" or \"2m\""))
+        })
     };
     let absolute = |path: &Path| {
         std::path::absolute(path).map_err(|e| CliError::usage(format!("{} is no directory name ({e}): give a path", path.display())))

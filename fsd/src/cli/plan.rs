@@ -176,7 +176,7 @@ fn snapshots(text: &str) -> Result<usize> {
 }
 
 fn timeout(text: &str) -> Result<Duration> {
-    policy::duration(text).filter(|d| !d.is_zero()).ok_or_else(|| {
+    policy::duration(text).ok_or_else(|| {
         CliError::usage(format!("timeout {text:?} is no time that a host may be silent for: give a duration such as \"30s\" or \"2m\""))
     })
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use gitmount_proto::fsd::v1 as proto;
 use gitmount_proto::fsd::v1::credential::Kind;
-use gitmount_proto::socket::ConnectError;
+use gitmount_proto::socket::{self, ConnectError};
 use gitmount_store::credential::{HostKeys, Login, LoginSource, SshAuth};
 use gitmount_store::url::{RepoUrl, Scheme, UrlPolicy};
 use gitmount_store::{Fault, StoreError};
@@ -21,8 +21,8 @@ use super::{git_config, ssh};
 use crate::control::client::Client;
 use crate::daemon::bind;
 
-fn connect(socket: &Path) -> Result<Client> {
-    Client::connect(socket).map_err(|error| match error {
+fn connect(socket_path: &Path) -> Result<Client> {
+    socket::trusted(socket_path).and_then(|()| Client::connect(socket_path)).map_err(|error| match error {
         ConnectError::Dead(_) | ConnectError::Missing(_) => {
             CliError::other(format!("{error}: start `gitmount daemon`, or correct --socket"))
         }

@@ -51,9 +51,9 @@ impl FromStr for Pull {
     }
 }
 
-/// Reads a duration such as `30s`, `5m` or `1h30m`; `None` for anything else.
+/// Reads a duration such as `30s`, `5m` or `1h30m`, between a second and a year; `None` for anything else.
 pub fn duration(text: &str) -> Option<Duration> {
-    seconds(text).map(Duration::from_secs)
+    seconds(text).filter(|seconds| RANGE.contains(seconds)).map(Duration::from_secs)
 }
 
 /// Reads a size such as `500M` or `20G` (powers of 1024; a number alone is bytes); `None` for anything else.
@@ -124,6 +124,14 @@ mod tests {
         for (pull, text) in [(Pull::Never, "never"), (Pull::OnDemand, "on-demand")] {
             assert_eq!((pull.to_string().as_str(), text.parse::<Pull>().unwrap()), (text, pull));
         }
+    }
+
+    #[test]
+    fn no_duration_is_too_long_to_be_added_to_a_time() {
+        for text in ["", "0s", "366d", "99999999999h", "18446744073709551615s"] {
+            assert_eq!(duration(text), None, "{text}");
+        }
+        assert_eq!(duration("365d"), Some(Duration::from_secs(365 * 24 * 3600)));
     }
 
     #[test]

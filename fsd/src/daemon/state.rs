@@ -13,7 +13,7 @@
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use gitmount_store::error::Result;
@@ -35,10 +35,11 @@ impl StateDir {
     /// Opens or makes it.
     ///
     /// # Errors
-    /// `Usage` when another daemon uses it.
+    /// `Usage` when another daemon uses it, `Refused` when it is somebody else's.
     pub fn open(path: &Path) -> Result<Self> {
         make(path)?;
         let path = path.canonicalize().map_err(|e| failed(path, "found", &e))?;
+        own(&path)?;
         let lock_path = path.join("lock");
         let file = OpenOptions::new()
             .write(true)
@@ -183,6 +184,20 @@ fn replace(path: &Path, content: &[u8]) -> Result<()> {
     written.map_err(|e| failed(path, "written", &e))
 }
 
+/// Makes sure that nobody else can write into a directory: what is in it is believed, down to what is unmounted.
+fn own(path: &Path) -> Result<()> {
+    let meta = fs::metadata(path).map_err(|e| failed(path, "looked at", &e))?;
+    let (me, mode) = (nix::unistd::geteuid(), meta.mode());
+    if meta.uid() != me.as_raw() {
+        let text = format!("the state directory {} is of user {}, not of {me}: give one of its own", path.display(), meta.uid());
+        return Err(StoreError::new(Fault::Refused, text));
+    }
+    if mode & 0o022 != 0 {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode & 0o755)).map_err(|e| failed(path, "closed to others", &e))?;
+    }
+    Ok(())
+}
+
 fn make(path: &Path) -> Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|e| failed(path, "made", &e))
 }
@@ -204,6 +219,19 @@ mod tests {
         let salt = first.salt().to_vec();
         drop(first);
         assert_eq!(StateDir::open(dir.path()).unwrap().salt(), salt);
+    }
+
+    #[test]
+    fn a_directory_is_closed_to_others_and_one_of_somebody_else_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        drop(StateDir::open(dir.path()).unwrap());
+        assert_eq!(fs::metadata(dir.path()).unwrap().mode() & 0o777, 0o755);
+        if nix::unistd::geteuid().is_root() {
+            std::os::unix::fs::chown(dir.path(), Some(65534), None).unwrap();
+            let error = StateDir::open(dir.path()).unwrap_err();
+            assert!(error.fault() == Fault::Refused && error.to_string().contains("65534"), "{error}");
+        }
     }
 
     #[test]

@@ -4,8 +4,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use nix::errno::Errno;
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, getsockopt, setsockopt, socket, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
+use nix::unistd::geteuid;
 
 use super::message::{self, Answer, LONGEST_ID, LONGEST_INIT, Request};
 use super::{Deposit, Error, Held, Result};
@@ -29,14 +30,18 @@ impl Holder {
     /// Connects.
     ///
     /// # Errors
-    /// [`Error::Absent`] when no holder listens there.
+    /// [`Error::Absent`] when no holder listens there, [`Error::Stranger`] when somebody else does.
     pub fn connect(path: &Path) -> Result<Self> {
         let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
         let limit = TimeVal::seconds(PATIENCE);
         setsockopt(&socket, sockopt::ReceiveTimeout, &limit)?;
         setsockopt(&socket, sockopt::SendTimeout, &limit)?;
         match connect(socket.as_raw_fd(), &UnixAddr::new(path)?) {
-            Ok(()) => Ok(Holder { socket }),
+            Ok(()) => {
+                let peer = getsockopt(&socket, sockopt::PeerCredentials)?.uid();
+                let trusted = peer == 0 || peer == geteuid().as_raw();
+                if trusted { Ok(Holder { socket }) } else { Err(Error::Stranger(path.to_owned(), peer)) }
+            }
             Err(Errno::ENOENT | Errno::ECONNREFUSED) => Err(Error::Absent(path.to_owned())),
             Err(error) => Err(error.into()),
         }
