@@ -14,7 +14,7 @@ IMAGE_NAME ?= gitmount:0.1.0
 .PHONY: help test e2e torture cluster cluster-down cluster-build lint fmt fuzz bench image manifests
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 test: ## all tests; needs root, /dev/fuse and the packages that README.md names
 	cargo test --locked --workspace --no-fail-fast; result=$$?; \

@@ -212,6 +212,19 @@ fn the_command_line_goes_through_the_daemon() -> Result<()> {
 }
 
 #[test]
+fn the_certificates_of_a_whole_system_fit_into_a_message() -> Result<()> {
+    let (server, daemon) = (server()?, Daemon::start(&[])?);
+    let ca_crt = "# a line of a bundle, which is as long as all the others are\n".repeat(16 << 10);
+    ensure!(ca_crt.len() > 900 << 10);
+    let credential = proto::Credential { kind: None, ca_crt };
+    // It is read whole, and then found to be no certificate.
+    let refused = daemon.client()?.publish(&daemon.target("a"), view(&server.url("refs.git")), Some(credential));
+    let said = refused.err().context("comments are no certificate")?.to_string();
+    ensure!(said.contains("Usage") && said.contains("ca.crt is no PEM certificate"), "{said}");
+    Ok(())
+}
+
+#[test]
 fn a_repository_is_dropped_when_nothing_shows_it() -> Result<()> {
     let (server, daemon) = (server()?, Daemon::start(&[])?);
     let url = server.url("refs.git");

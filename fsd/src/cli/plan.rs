@@ -125,7 +125,9 @@ fn url(text: &str, args: &MountArgs) -> Result<RepoUrl> {
 /// Whether `source` means a path: it exists, or it can be nothing else.
 pub fn is_local(source: &OsStr) -> bool {
     let bytes = source.as_bytes();
-    bytes.starts_with(b".") || bytes.starts_with(b"/") || Path::new(source).exists()
+    // A mount whose process died exists, too.
+    let dead = |e: std::io::Error| e.raw_os_error() == Some(libc::ENOTCONN);
+    bytes.starts_with(b".") || bytes.starts_with(b"/") || Path::new(source).try_exists().unwrap_or_else(dead)
 }
 
 /// An argument that has to be text.

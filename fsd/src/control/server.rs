@@ -17,8 +17,9 @@ use tonic::{Request, Response, Status};
 
 use super::{Failure, Operations, listen};
 
-/// A control message names paths, and brings a key with the hosts it is for at most; nothing bigger is read into memory.
-const MAX_MESSAGE: usize = 128 << 10;
+/// A control message names paths, and brings a key with the hosts it is for, or the certificates to trust: those of a whole system are
+/// 220 KiB. Nothing bigger is read into memory.
+const MAX_MESSAGE: usize = 4 << 20;
 
 /// A peer that answers no ping for that long is gone.
 const KEEP_ALIVE: std::time::Duration = std::time::Duration::from_secs(20);
