@@ -62,8 +62,12 @@ pub struct Published(mpsc::Sender<Told>);
 impl Published {
     /// A volume is published at a target where it was not: a demand may be newer than what was fetched for it.
     pub fn tell(&self, volume: &str) {
-        // When many wait, one of them looks at the same daemon soon.
-        let _ = self.0.try_send(Told::Published(volume.to_owned()));
+        let told = Told::Published(volume.to_owned());
+        if let Err(mpsc::error::TrySendError::Full(told)) = self.0.try_send(told) {
+            // As when all volumes are listed: it comes after them.
+            let queue = self.0.clone();
+            tokio::spawn(async move { queue.send(told).await });
+        }
     }
 }
 
@@ -249,4 +253,21 @@ fn commits(views: &[fsd::View], volume: &str) -> Vec<String> {
     let mut commits: Vec<String> = of(views, volume).map(|view| view.commit.clone()).collect();
     commits.sort_unstable();
     commits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn no_volume_that_is_published_is_passed_over_however_many_wait() {
+        let (queue, mut told) = mpsc::channel(1);
+        let published = Published(queue);
+        let mut names: HashSet<String> = (0..10).map(|number| format!("v{number}")).collect();
+        names.iter().for_each(|name| published.tell(name));
+        while !names.is_empty() {
+            let Some(Told::Published(name)) = told.recv().await else { panic!("something else") };
+            assert!(names.remove(&name), "{name} was told twice");
+        }
+    }
 }

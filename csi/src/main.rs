@@ -159,10 +159,7 @@ async fn serve_controller(args: ControllerArgs) -> Result<()> {
     let mut candidate = Candidate::new(client.clone(), &args.namespace, args.identity.clone());
     let start = async {
         volumes.listed().await;
-        loop {
-            candidate.taken().await;
-            volumes.demand_all().await;
-        }
+        candidate.each_time(|| volumes.demand_all()).await;
     };
     tracing::info!(webhooks = %args.webhooks, "serving");
     tokio::select! {

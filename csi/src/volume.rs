@@ -158,6 +158,8 @@ fn example(name: &str) -> &'static str {
 }
 
 fn unknown(name: &str) -> String {
+    // A name may be as long as an object: what is shown of it fits into an event.
+    let name: &str = &name.chars().take(60).collect::<String>();
     let all = ATTRIBUTES.join(", ");
     match ATTRIBUTES.iter().find(|known| resembles(known, name)) {
         Some(meant) => format!("attribute {name:?} is unknown: give \"{meant}\" (there are {all})"),

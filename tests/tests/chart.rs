@@ -66,6 +66,7 @@ fn what_is_no_value_is_refused_by_name() -> Result<()> {
         ("image.pullPolicy=Sometimes", "'IfNotPresent'"),
         ("image.digest=latest", "/image/digest"),
         ("node.maxUnavailable=0", "/node/maxUnavailable"),
+        ("node.maxUnavailable=0%", "/node/maxUnavailable"),
         ("hosts.allowHttp=yes", "want boolean"),
         ("listenAddress=localhost", "/listenAddress"),
     ] {
@@ -189,6 +190,37 @@ fn the_controller_is_placed_by_its_own_values() -> Result<()> {
     ensure!(pod["tolerations"] == json!([{"key": "infra"}]), "{pod}");
     ensure!(pod["topologySpreadConstraints"] == json!([{"topologyKey": "topology.kubernetes.io/zone"}]), "{pod}");
     ensure!(pods(&objects, "DaemonSet", "gitmount-node")?["tolerations"] == json!([{"operator": "Exists"}]));
+    Ok(())
+}
+
+#[test]
+fn the_controller_is_reached_from_other_pods_whatever_the_nodes_listen_on() -> Result<()> {
+    for (listen, any) in [("", "0.0.0.0"), ("127.0.0.1", "0.0.0.0"), ("[::]", "[::]"), ("[::1]", "[::]")] {
+        let objects = objects(&[&format!("listenAddress={listen}")])?;
+        let arguments = texts(&container(&objects, "gitmount-controller", "controller")?["args"]);
+        for wanted in [format!("--webhooks={any}:8080"), format!("--listen={any}:9810")] {
+            ensure!(arguments.contains(&wanted.as_str()), "{listen}: {arguments:?}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn nothing_is_scraped_where_nothing_is_served() -> Result<()> {
+    for (values, monitors) in [
+        (&["node.fsd.port=0"][..], &["gitmount-controller", "gitmount-node"][..]),
+        (&["node.fsd.port=0", "node.csi.port=0"], &["gitmount-controller"]),
+        (&["node.fsd.port=0", "node.csi.port=0", "controller.enabled=false"], &[]),
+    ] {
+        let objects = objects(&[values, &["podMonitor.enabled=true"]].concat())?;
+        let mut found: Vec<&str> = vec![];
+        for monitor in objects.iter().filter(|object| object["kind"] == "PodMonitor") {
+            ensure!(monitor["spec"]["podMetricsEndpoints"].as_array().is_some_and(|endpoints| !endpoints.is_empty()), "{monitor}");
+            found.extend(monitor["metadata"]["name"].as_str());
+        }
+        found.sort_unstable();
+        ensure!(found == monitors, "{values:?}: {found:?}");
+    }
     Ok(())
 }
 

@@ -17,7 +17,7 @@ const DURATION: Duration = Duration::from_secs(15);
 /// How often it is renewed, or tried for.
 const RENEW: Duration = Duration::from_secs(5);
 
-/// Takes part in the lease of `namespace` for ever, as `identity`; gives back each time it was taken from nobody.
+/// Takes part in the lease of `namespace` for ever, as `identity`.
 #[derive(Debug)]
 pub struct Candidate {
     leases: Api<Lease>,
@@ -45,14 +45,33 @@ fn owner(spec: &LeaseSpec, identity: &str, now: jiff::Timestamp) -> Owner {
     }
 }
 
+/// Does `work` each time `taken` ends.
+async fn each_time<W: Future<Output = ()>>(mut taken: impl AsyncFnMut(), work: impl Fn() -> W) {
+    taken().await;
+    loop {
+        let mut next = std::pin::pin!(taken());
+        tokio::select! {
+            () = work() => next.await,
+            // It was another's meanwhile.
+            () = &mut next => {}
+        }
+    }
+}
+
 impl Candidate {
     /// A candidate that holds nothing yet.
     pub fn new(client: Client, namespace: &str, identity: String) -> Self {
         Candidate { leases: Api::namespaced(client, namespace), identity, holds: false }
     }
 
+    /// Does `work` each time the lease is taken, for ever. It is renewed meanwhile, so that no other replica takes it and does the same however
+    /// long that lasts.
+    pub async fn each_time<W: Future<Output = ()>>(&mut self, work: impl Fn() -> W) {
+        each_time(async || self.taken().await, work).await;
+    }
+
     /// Waits until the lease is taken: at the start, or when its holder is gone.
-    pub async fn taken(&mut self) {
+    async fn taken(&mut self) {
         loop {
             match self.step().await {
                 Ok(true) => return,
@@ -117,7 +136,36 @@ impl Candidate {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_renewed_while_the_work_goes_on() {
+        let (taken, renewed, seen) = (Cell::new(0), Cell::new(0), Cell::new(0));
+        let take = async || {
+            if taken.replace(taken.get() + 1) > 0 {
+                for _ in 0..60 {
+                    tokio::time::sleep(RENEW).await;
+                    renewed.set(renewed.get() + 1);
+                }
+            }
+        };
+        let work = || async {
+            tokio::time::sleep(4 * DURATION + RENEW / 2).await;
+            seen.set(renewed.get());
+        };
+        assert!(tokio::time::timeout(50 * RENEW, each_time(take, work)).await.is_err(), "it goes on for ever");
+        assert_eq!((taken.get(), seen.get()), (2, 12), "taken once, and then renewed while the work took four times as long as it lasts");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_work_is_done_each_time_it_is_taken() {
+        let done = Cell::new(0);
+        let work = || async { done.set(done.get() + 1) };
+        let _ = tokio::time::timeout(10 * RENEW + RENEW / 2, each_time(async || tokio::time::sleep(RENEW).await, work)).await;
+        assert_eq!(done.get(), 10);
+    }
 
     #[test]
     fn a_lease_is_its_holders_until_it_is_not_renewed() {

@@ -47,7 +47,7 @@ pub fn parse(forge: Forge, event: &str, body: &[u8]) -> Result<Message, PayloadE
     let json = kept::parse(body).map_err(|_| PayloadError::Json)?;
     let push = match (forge, event) {
         (Forge::GitHub | Forge::Gitea | Forge::Forgejo | Forge::Gogs, "push") => like_github(&json),
-        (Forge::GitLab, "Push Hook" | "Tag Push Hook" | "System Hook") if is_gitlab_push(&json) => gitlab(&json),
+        (Forge::GitLab, "Push Hook" | "Tag Push Hook" | "System Hook") if is_gitlab_push(event, &json) => gitlab(&json),
         (Forge::Bitbucket, "repo:push") => bitbucket_cloud(&json),
         (Forge::Bitbucket, "repo:refs_changed") => bitbucket_server(&json),
         (Forge::Azure, _) if json["eventType"] == "git.push" => azure(&json),
@@ -98,8 +98,9 @@ fn like_github(json: &Value) -> Push {
     }
 }
 
-fn is_gitlab_push(json: &Value) -> bool {
-    json["object_kind"].as_str().is_none_or(|kind| kind == "push" || kind == "tag_push")
+/// System hooks tell of everything that happens, much of it without a kind.
+fn is_gitlab_push(event: &str, json: &Value) -> bool {
+    json["object_kind"].as_str().map_or(event != "System Hook", |kind| kind == "push" || kind == "tag_push")
 }
 
 fn gitlab(json: &Value) -> Push {

@@ -2,6 +2,7 @@
 //! letters does not count, since forges do not tell names apart by it and a pull too many costs little.
 
 use std::fmt;
+use std::net::Ipv6Addr;
 
 /// A repository, as far as it is compared.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -17,21 +18,23 @@ impl fmt::Display for Repository {
 }
 
 impl Repository {
-    /// Reads a URL, or the scp form `user@host:path`; `None` for anything else.
+    /// Reads a URL, or the scp form `user@host:path`, also with `[host:port]` or `[address]` for the host; `None` for anything else.
     pub fn parse(url: &str) -> Option<Self> {
         let (authority, path) = match url.split_once("://") {
             Some((_, rest)) => rest.split_once('/')?,
-            None => url.split_once(':').filter(|(host, _)| !host.contains('/'))?,
+            None => match url.find("]:").filter(|end| url[..*end].contains('[')) {
+                Some(end) => (&url[..=end], &url[end + 2..]),
+                None => url.split_once(':')?,
+            },
         };
         let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+        let host = host.strip_prefix('[').and_then(|rest| rest.split_once(']')).map_or(host, |(inside, _)| inside);
         // The colon of an IPv6 address is no port's.
-        let host = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-            Some((address, _)) => address,
-            None => host.split_once(':').map_or(host, |(host, _)| host),
-        };
+        let host = if host.parse::<Ipv6Addr>().is_ok() { host } else { host.split_once(':').map_or(host, |(host, _)| host) };
         let path = path.split(['?', '#']).next().unwrap_or_default().trim_matches('/');
         let path = path.strip_suffix(".git").unwrap_or(path).trim_end_matches('/');
-        (!host.is_empty() && !path.is_empty()).then(|| Repository { host: host.to_lowercase(), path: path.to_lowercase() })
+        (!host.is_empty() && !host.contains('/') && !path.is_empty())
+            .then(|| Repository { host: host.to_lowercase(), path: path.to_lowercase() })
     }
 }
 
@@ -57,6 +60,8 @@ mod tests {
             "ssh://git@code.example.com:23022/data/franchises.git",
             "git@code.example.com:data/franchises.git",
             "git@code.example.com:/data/franchises",
+            "git@[code.example.com:23022]:data/franchises.git",
+            "[code.example.com]:data/franchises",
             "https://user:x@Code.Example.com/Data/franchises/",
             "git://code.example.com/data/franchises.git/",
         ] {
@@ -67,8 +72,22 @@ mod tests {
         {
             assert_ne!(Repository::parse(other), Some(base.clone()), "{other}");
         }
-        assert_eq!(Repository::parse("http://[::1]:3000/a/b").unwrap().to_string(), "::1/a/b");
-        for none in ["", "nonsense", "https://example.com", "https://example.com/", "/srv/git/a.git", ":x", "https://example.com/.git"] {
+        for address in ["http://[::1]:3000/a/b", "ssh://git@[::1]/a/b.git", "git@[::1]:a/b.git", "[::1]:/a/b"] {
+            assert_eq!(Repository::parse(address).unwrap().to_string(), "::1/a/b", "{address}");
+        }
+        for none in [
+            "",
+            "nonsense",
+            "https://example.com",
+            "https://example.com/",
+            "/srv/git/a.git",
+            ":x",
+            "https://example.com/.git",
+            "]:",
+            "[",
+            "[]:x",
+            "a/[b]:c",
+        ] {
             assert_eq!(Repository::parse(none), None, "{none}");
         }
     }

@@ -39,6 +39,9 @@ pub const LIMITS: Limits = Limits { connections: 256, life: Duration::from_secs(
 /// How long a body may take to come.
 const BODY: Duration = Duration::from_secs(10);
 
+/// How long a push waits for the volumes to be known, after a start.
+const LISTED: Duration = Duration::from_secs(5);
+
 /// Volumes that are marked at the same time.
 const WRITERS: usize = 32;
 
@@ -194,6 +197,10 @@ async fn read(
 
 /// Marks the volumes that a push concerns; gives how many.
 async fn mark(context: &Context, namespace: &str, secret: &str, push: &Push) -> Result<usize, Refused> {
+    if tokio::time::timeout(LISTED, context.volumes.listed()).await.is_err() {
+        let message = "the PersistentVolumes are not known yet: send it again";
+        return Err(Refused::new(Outcome::failed, StatusCode::SERVICE_UNAVAILABLE, message));
+    }
     let mut writes = tokio::task::JoinSet::new();
     for (name, commit) in context.volumes.concerned(namespace, secret, push) {
         let (volumes, writers) = (Arc::clone(&context.volumes), Arc::clone(&context.writers));
@@ -218,7 +225,12 @@ async fn mark(context: &Context, namespace: &str, secret: &str, push: &Push) -> 
 }
 
 fn is_name(name: &str) -> bool {
-    !name.is_empty() && name.len() <= 253 && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-.".contains(&b))
+    let plain = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    // No part is empty: `..` would be another path at the API server.
+    name.len() <= 253
+        && name.split('.').map(str::as_bytes).all(|part| {
+            part.first().is_some_and(plain) && part.last().is_some_and(plain) && part.iter().all(|byte| plain(byte) || *byte == b'-')
+        })
 }
 
 #[cfg(test)]
@@ -291,9 +303,22 @@ mod tests {
         assert!(matches!(outcome, Err(Refused(Outcome::limited, StatusCode::REQUEST_TIMEOUT, _))));
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_push_that_comes_before_the_volumes_are_known_is_not_answered_as_done() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        let client = kube::Client::try_from(config).unwrap();
+        let context = Context::new(Arc::new(Volumes::new(client.clone())), Secrets::new(client));
+        let answer = mark(&context, "sites", "hook", &Push::default()).await;
+        assert!(matches!(answer, Err(Refused(Outcome::failed, StatusCode::SERVICE_UNAVAILABLE, _))), "{answer:?}");
+    }
+
     #[test]
     fn names_are_those_of_kubernetes() {
         assert!(is_name("sites") && is_name("a.b-c"));
+        for path in [".", "..", "...", ".a", "a.", "a..b", "-a", "a-", "a.-b", "%2e%2e"] {
+            assert!(!is_name(path), "{path}");
+        }
         assert!(!is_name("") && !is_name("A") && !is_name("a/b") && !is_name("..\n") && !is_name(&"a".repeat(254)));
     }
 }

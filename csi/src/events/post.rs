@@ -32,12 +32,12 @@ pub(super) async fn run(client: Option<Client>, node: String, mut queue: mpsc::R
         let mut wait = Duration::from_millis(500);
         for attempt in 1..=TRIES {
             let posted = tokio::time::timeout(LIMIT, post(client, &node, &mut aggregate, &told, &name)).await;
-            let error = match posted {
+            let (error, last) = match posted {
                 Ok(Ok(())) => break,
-                Ok(Err(error)) => error.to_string(),
-                Err(_) => "the API server does not answer".to_owned(),
+                Ok(Err(error)) => (error.to_string(), is_final(&error)),
+                Err(_) => ("the API server does not answer".to_owned(), false),
             };
-            if attempt == TRIES || error.contains("not found") && error.contains("namespaces") {
+            if attempt == TRIES || last {
                 tracing::warn!(error, reason = reason.name(), "an event cannot be posted");
                 break;
             }
@@ -70,6 +70,11 @@ async fn post(client: &Client, node: &str, aggregate: &mut Aggregate, told: &Tol
     }
     aggregate.posted(told.clone(), name.to_owned(), 1, now);
     Ok(())
+}
+
+/// Whether the API server will not take it another time either: the namespace is gone or ends, or its quota has no place. Others' events wait.
+fn is_final(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code) && ![401, 408, 409, 429].contains(&status.code))
 }
 
 /// A name that no other event of the object has. One event keeps it for all its tries.
@@ -109,6 +114,15 @@ fn event(node: &str, told: &Told, name: &str) -> Event {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_api_server_will_never_take_is_not_tried_again() {
+        let answer = |code: u16| kube::Error::Api(Box::new(kube::core::Status::failure("why", "Reason").with_code(code)));
+        for (codes, expected) in [(&[400, 403, 404, 422][..], true), (&[401, 408, 409, 429, 500, 503], false)] {
+            assert!(codes.iter().all(|code| is_final(&answer(*code)) == expected), "{codes:?}");
+        }
+        assert!(!is_final(&kube::Error::Service("it is away".into())));
+    }
 
     #[test]
     fn names_are_what_the_api_server_takes() {

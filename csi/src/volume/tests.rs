@@ -86,3 +86,12 @@ fn a_capability_that_is_none_of_a_tree_is_refused() {
     assert!(refusal(&with(mount(&[]), Mode::SingleNodeWriter)).contains("ReadOnlyMany"));
     assert!(Volume::parse(&with(mount(&["ro"]), Mode::MultiNodeReaderOnly)).is_ok());
 }
+
+#[test]
+fn however_long_the_name_of_an_attribute_is_its_refusal_fits_into_an_event() {
+    for name in ["x".repeat(200_000), "\u{e9}".repeat(100_000), "\n".repeat(100_000)] {
+        let said = unknown(&name);
+        assert!(said.len() < 1024 && said.contains("webhookSecret"), "{} bytes: {said:.200}", said.len());
+    }
+    assert!(unknown("branch").contains("\"branch\""));
+}

@@ -56,8 +56,9 @@ fn gitlab() {
     for event in ["Push Hook", "Tag Push Hook", "System Hook"] {
         is(&push(Forge::GitLab, event, body.clone()), "gitlab.example.com/jsmith/example", &["refs/tags/v1.0.0"]);
     }
-    let other = json!({"object_kind": "merge_request"}).to_string();
-    assert_eq!(parse(Forge::GitLab, "System Hook", other.as_bytes()), Ok(Message::Other));
+    for other in [json!({"object_kind": "merge_request"}), json!({"event_name": "project_create", "name": "example"})] {
+        assert_eq!(parse(Forge::GitLab, "System Hook", other.to_string().as_bytes()), Ok(Message::Other), "{other}");
+    }
 }
 
 #[test]
