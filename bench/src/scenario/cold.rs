@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use gitmount_tests::daemon::{Daemon, view};
 use gitmount_tests::mount::Account;
 
 use crate::bench::Bench;
@@ -11,7 +12,7 @@ use crate::report::{Limit, Row, Unit};
 
 const READ_ALL: &str = "tar -cf - . | cat >/dev/null";
 
-/// Cold `tar`, in turns with a checkout whose caches were dropped as well.
+/// Cold `tar`, in turns with a checkout whose caches were dropped as well; then of mounts of a daemon with a holder, as in a cluster.
 pub(crate) fn measure(bench: &Bench<'_>) -> Result<Vec<Row>> {
     let account = Account::new()?;
     account.mount(&bench.url(), &[])?.unmount()?;
@@ -39,8 +40,26 @@ pub(crate) fn measure(bench: &Bench<'_>) -> Result<Vec<Row>> {
         fetched.push(fresh_mount(true)?);
     }
     bench.keep(account);
+    let held = held(bench)?;
     Ok(vec![
         Row::compared("cold `tar c`, caches dropped", Unit::Seconds, ours, "checkout", plain.clone(), Limit::Ratio(1.0)),
+        Row::compared("the same, of a daemon with a holder", Unit::Seconds, held, "checkout", plain.clone(), Limit::Ratio(1.0)),
         Row::compared("cold `tar c`, objects just fetched", Unit::Seconds, fetched, "checkout, caches dropped", plain, Limit::None),
     ])
+}
+
+/// A view is made anew for each run: the last unpublish ends it.
+fn held(bench: &Bench<'_>) -> Result<Samples> {
+    let daemon = Daemon::held(&[])?;
+    let mut client = daemon.client()?;
+    let target = daemon.target("t");
+    let mut samples = Samples::default();
+    for _ in 0..bench.runs() {
+        client.publish(&target, view(&bench.url()), None)?;
+        nix::unistd::sync();
+        drop_caches()?;
+        samples.push(time_shell(&target, READ_ALL)?);
+        client.unpublish(&target)?;
+    }
+    Ok(samples)
 }
