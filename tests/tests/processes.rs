@@ -111,6 +111,10 @@ fn a_killed_process_leaves_a_mount_that_can_be_taken_away_and_replaced() -> Resu
     let status = account.status()?;
     ensure!(status.iter().all(|status| status.state == "dead"), "{status:?}");
     let path = mounted.path().to_owned();
+    // Also by a relative name, which could be a URL's.
+    let (parent, name) = (path.parent().context("it lies in a directory")?, path.file_name().context("it has a name")?);
+    let verified = run::run(account.command(["verify"]).arg(name).current_dir(parent))?;
+    ensure!(verified.code() == 1 && verified.err().contains("died"), "{}", verified.err());
     mounted.unmount()?;
     run::run(account.command(["mount", "--ref", "main", &repo.arg()]).arg(&path))?.success()?;
     ensure!(fs::read_to_string(path.join("which"))? == "main\n");
