@@ -73,8 +73,14 @@ async fn post(client: &Client, node: &str, aggregate: &mut Aggregate, told: &Tol
 }
 
 /// Whether the API server will not take it another time either: the namespace is gone or ends, or its quota has no place. Others' events wait.
+/// What only the rights forbid may be allowed a moment later: after an installation they take effect one by one.
 fn is_final(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code) && ![401, 408, 409, 429].contains(&status.code))
+    let kube::Error::Api(status) = error else { return false };
+    match status.code {
+        401 | 408 | 409 | 429 => false,
+        403 => ["exceeded quota", "being terminated"].iter().any(|why| status.message.contains(why)),
+        code => (400..500).contains(&code),
+    }
 }
 
 /// A name that no other event of the object has. One event keeps it for all its tries.
@@ -117,10 +123,13 @@ mod tests {
 
     #[test]
     fn what_the_api_server_will_never_take_is_not_tried_again() {
-        let answer = |code: u16| kube::Error::Api(Box::new(kube::core::Status::failure("why", "Reason").with_code(code)));
-        for (codes, expected) in [(&[400, 403, 404, 422][..], true), (&[401, 408, 409, 429, 500, 503], false)] {
-            assert!(codes.iter().all(|code| is_final(&answer(*code)) == expected), "{codes:?}");
+        let says = |code: u16, message: &str| kube::Error::Api(Box::new(kube::core::Status::failure(message, "Reason").with_code(code)));
+        for (codes, expected) in [(&[400, 404, 422][..], true), (&[401, 403, 408, 409, 429, 500, 503], false)] {
+            assert!(codes.iter().all(|code| is_final(&says(*code, "why")) == expected), "{codes:?}");
         }
+        let ending = "events \"e\" is forbidden: unable to create new content in namespace a because it is being terminated";
+        let full = "events \"e\" is forbidden: exceeded quota: q, requested: count/events=1, used: count/events=1, limited: count/events=1";
+        assert!(is_final(&says(403, ending)) && is_final(&says(403, full)));
         assert!(!is_final(&kube::Error::Service("it is away".into())));
     }
 
