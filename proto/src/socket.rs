@@ -27,19 +27,21 @@ pub enum ConnectError {
     },
 }
 
-/// Whether a process listens on `path`. Answers at once: the kernel knows.
+/// A connection to who listens on `path`, at once: the kernel knows whether anybody does.
+fn open(path: &Path) -> Result<UnixStream, ConnectError> {
+    UnixStream::connect(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::ConnectionRefused => ConnectError::Dead(path.to_owned()),
+        std::io::ErrorKind::NotFound => ConnectError::Missing(path.to_owned()),
+        _ => ConnectError::Failed { path: path.to_owned(), why: error.to_string() },
+    })
+}
+
+/// Whether a process listens on `path`. Answers at once.
 ///
 /// # Errors
 /// [`ConnectError::Dead`] and [`ConnectError::Missing`] say that none does.
 pub fn probe(path: &Path) -> Result<(), ConnectError> {
-    match UnixStream::connect(path) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(match error.kind() {
-            std::io::ErrorKind::ConnectionRefused => ConnectError::Dead(path.to_owned()),
-            std::io::ErrorKind::NotFound => ConnectError::Missing(path.to_owned()),
-            _ => ConnectError::Failed { path: path.to_owned(), why: error.to_string() },
-        }),
-    }
+    open(path).map(drop)
 }
 
 /// Checks that it is root or this user who listens on `path`, before credentials go that way.
@@ -47,10 +49,8 @@ pub fn probe(path: &Path) -> Result<(), ConnectError> {
 /// # Errors
 /// As [`probe`], and [`ConnectError::Failed`] when it is somebody else.
 pub fn trusted(path: &Path) -> Result<(), ConnectError> {
-    probe(path)?;
     let failed = |why: String| ConnectError::Failed { path: path.to_owned(), why };
-    let peer = UnixStream::connect(path).map_err(|e| failed(e.to_string()))?;
-    let peer = getsockopt(&peer, PeerCredentials).map_err(|e| failed(e.desc().to_owned()))?.uid();
+    let peer = getsockopt(&open(path)?, PeerCredentials).map_err(|e| failed(e.desc().to_owned()))?.uid();
     if peer == 0 || peer == geteuid().as_raw() { Ok(()) } else { Err(failed(format!("it is user {peer} who listens there"))) }
 }
 
