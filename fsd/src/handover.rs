@@ -15,9 +15,11 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 pub mod client;
+mod crew;
 pub mod hold;
 pub mod keeper;
 pub mod message;
+mod store;
 
 pub use client::Holder;
 pub use keeper::Keeper;

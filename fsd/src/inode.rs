@@ -168,21 +168,6 @@ pub enum Location {
 }
 
 #[derive(Debug)]
-struct Dir {
-    parent: NodeId,
-    current: Arc<DirVersion>,
-    /// Few directories have some: unboxed they would double what the others take.
-    #[expect(clippy::box_collection, reason = "an empty list is larger than a directory's other parts")]
-    older: Option<Box<VecDeque<Arc<DirVersion>>>>,
-}
-
-impl Dir {
-    fn older(&self) -> impl Iterator<Item = &Arc<DirVersion>> {
-        self.older.iter().flat_map(|older| older.iter())
-    }
-}
-
-#[derive(Debug)]
 enum Place {
     Entry {
         dir: NodeId,
@@ -201,7 +186,10 @@ enum Place {
 struct Inner {
     next: u64,
     root: (ObjectId, Time),
-    dirs: HashMap<NodeId, Dir>,
+    /// The current listing of each loaded directory. Many views have many: nothing is here that can be found elsewhere.
+    dirs: HashMap<NodeId, Arc<DirVersion>>,
+    /// Earlier listings of those that have changed lately.
+    older: HashMap<NodeId, VecDeque<Arc<DirVersion>>>,
     /// The entries of directories that have not changed since they were loaded.
     ranges: Ranges,
     places: HashMap<NodeId, Place>,
@@ -228,6 +216,7 @@ impl Table {
             next: NodeId::FIRST,
             root: (root, time),
             dirs: HashMap::new(),
+            older: HashMap::new(),
             ranges: Ranges::default(),
             places: HashMap::new(),
             kept: Vec::new(),
@@ -244,37 +233,36 @@ impl Table {
 
     /// The current version of a loaded directory.
     pub fn dir(&self, node: NodeId) -> Option<Arc<DirVersion>> {
-        self.inner.read().dirs.get(&node).map(|d| d.current.clone())
+        self.inner.read().dirs.get(&node).cloned()
     }
 
     /// The parent of a loaded directory (the root is its own).
     pub fn parent(&self, node: NodeId) -> NodeId {
-        self.inner.read().dirs.get(&node).map_or(NodeId::ROOT, |d| d.parent)
+        self.inner.read().parent(node)
     }
 
     /// The version of a loaded directory that has `generation`, when it is current or still kept.
     pub fn listing(&self, node: NodeId, generation: u32) -> Option<Arc<DirVersion>> {
         let inner = self.inner.read();
-        let dir = inner.dirs.get(&node)?;
-        std::iter::once(&dir.current).chain(dir.older()).find(|v| v.generation == generation).cloned()
+        let current = inner.dirs.get(&node)?;
+        std::iter::once(current).chain(inner.older(node)).find(|v| v.generation == generation).cloned()
     }
 
     /// Loads a directory: gives its `len` entries ids. `at` is where the directory was found and `tree` what was read there; when a switch
     /// came in between, nothing is loaded and `None` says to look again. Loading twice gives the first result.
     pub fn load(&self, node: NodeId, at: &Location, tree: ObjectId, len: u32) -> Option<Arc<DirVersion>> {
         let mut inner = self.inner.write();
-        if let Some(dir) = inner.dirs.get(&node) {
-            return (dir.current.tree == tree).then(|| dir.current.clone());
+        if let Some(current) = inner.dirs.get(&node) {
+            return (current.tree == tree).then(|| current.clone());
         }
-        let (parent, time) = match (at, inner.locate(node)?) {
-            (Location::Root(..), Location::Root(root, time)) if root == tree => {
-                (if node == NodeId::ROOT { node } else { NodeId::COMMITS }, time)
-            }
-            (Location::Entry { version: seen, .. }, Location::Entry { dir, version, index }) if Arc::ptr_eq(seen, &version) => {
-                (dir, version.entry(index).1)
+        let time = match (at, inner.locate(node)?) {
+            (Location::Root(..), Location::Root(root, time)) if root == tree => time,
+            (Location::Entry { version: seen, .. }, Location::Entry { version, index, .. }) if Arc::ptr_eq(seen, &version) => {
+                version.entry(index).1
             }
             _ => return None,
         };
+        let parent = inner.parent(node);
         let first = inner.take_ids(u64::from(len));
         if let Some(journal) = &self.journal {
             journal.append(&Record::Load { node, parent, tree, first, len, time });
@@ -283,7 +271,7 @@ impl Table {
         if len > 0 {
             inner.ranges.insert(first, node, len);
         }
-        inner.dirs.insert(node, Dir { parent, current: version.clone(), older: None });
+        inner.dirs.insert(node, version.clone());
         if let Some(late) = &mut inner.late {
             late.push(node);
         }
@@ -294,7 +282,7 @@ impl Table {
     /// longer current: build the reply anew.
     pub fn count(&self, dir: NodeId, version: &Arc<DirVersion>, indices: impl IntoIterator<Item = usize>) -> bool {
         let inner = self.inner.read();
-        if !inner.dirs.get(&dir).is_some_and(|d| Arc::ptr_eq(&d.current, version)) {
+        if !inner.dirs.get(&dir).is_some_and(|current| Arc::ptr_eq(current, version)) {
             return false;
         }
         for index in indices {
@@ -376,6 +364,19 @@ impl Inner {
         first
     }
 
+    fn older(&self, node: NodeId) -> impl Iterator<Item = &Arc<DirVersion>> {
+        self.older.get(&node).into_iter().flatten()
+    }
+
+    /// The parent of a directory: the root is its own, and the root of a dead one.
+    fn parent(&self, node: NodeId) -> NodeId {
+        match self.locate(node) {
+            Some(Location::Entry { dir, .. }) => dir,
+            Some(Location::Root(..)) if node != NodeId::ROOT => NodeId::COMMITS,
+            Some(Location::Root(..) | Location::Orphan(_)) | None => NodeId::ROOT,
+        }
+    }
+
     fn locate(&self, node: NodeId) -> Option<Location> {
         if node == NodeId::ROOT {
             return Some(Location::Root(self.root.0, self.root.1));
@@ -386,7 +387,7 @@ impl Inner {
             Some(Place::Entry { dir, index }) => (*dir, *index as usize),
             None => self.ranges.find(node)?,
         };
-        let version = self.dirs.get(&dir)?.current.clone();
+        let version = self.dirs.get(&dir)?.clone();
         Some(Location::Entry { dir, version, index })
     }
 }

@@ -67,6 +67,7 @@ impl FileSystem {
             // The end is asked for when everything before it has been linked.
             prefetch.listed(dir, &version, &tree);
         }
+        let mut fits = true;
         for (index, entry) in tree.entries().iter().enumerate().skip(from) {
             let node = version.entry(index).0;
             // A broken object is told when its own entry is asked for; the listing goes on.
@@ -83,8 +84,16 @@ impl FileSystem {
                 if plus {
                     self.view.table().forget(node, 1);
                 }
+                fits = false;
                 break;
             }
+        }
+        if link
+            && fits
+            && let Some(prefetch) = self.prefetch.get()
+        {
+            // Who reads files while he lists asks for the end after them.
+            prefetch.listing(dir);
         }
         Ok(())
     }

@@ -33,12 +33,14 @@ use pressure::Pressure;
 
 /// The kernel's page cache, for files that the kernel knows.
 pub trait PageCache: Send + Sync {
-    /// Stores a whole file; false when the kernel does not (any longer) know the node or takes nothing.
+    /// Stores a whole file, now or soon; false when the kernel does not (any longer) know the node or takes nothing.
     fn store(&self, node: NodeId, data: &[u8]) -> bool;
     /// Whether it takes anything at all now; while not, files are kept inflated here for who asks next.
     fn stores(&self) -> bool {
         true
     }
+    /// Nothing will be stored for a while.
+    fn rest(&self) {}
 }
 
 /// The window a first file in order opens, in bytes, and the largest.
@@ -123,12 +125,15 @@ impl Prefetch {
         Prefetch { view, blobs, cache, state: Mutex::new(state), work: Condvar::new(), ahead: Mutex::default() }
     }
 
+    /// The last entry of `dir` is about to be listed.
+    pub fn listing(&self, dir: NodeId) {
+        self.state.lock().begin(dir);
+    }
+
     /// `dir` was listed to its end.
     pub fn listed(self: &Arc<Self>, dir: NodeId, version: &Arc<DirVersion>, listing: &Arc<Listing>) {
         let mut state = self.state.lock();
-        if state.progress.get(&dir).is_none() {
-            state.progress.put(dir, 0);
-        }
+        state.begin(dir);
         if state.credit > 0 {
             state.note(Step::Listed(dir, version.tree));
             self.enqueue(&mut state, Listed { dir, version: version.clone(), listing: listing.clone() });
@@ -226,6 +231,7 @@ impl Prefetch {
                 if last {
                     // The walk has ended, or it would have asked for more.
                     self.ahead.lock().clear(&self.blobs);
+                    self.cache.rest();
                 }
                 return None;
             }
@@ -253,6 +259,13 @@ impl State {
             self.steps.pop_front();
         }
         self.steps.push_back(step);
+    }
+
+    /// The files of `dir` may be read in order from now on, or have been for a while.
+    fn begin(&mut self, dir: NodeId) {
+        if self.progress.get(&dir).is_none() {
+            self.progress.put(dir, 0);
+        }
     }
 
     /// Nothing more is stored until a walk is recognised again.

@@ -13,6 +13,7 @@ use nix::errno::Errno;
 use parking_lot::{Mutex, RwLock};
 
 use super::features::{Feature, Features};
+use super::relay::{Courier, Relay};
 use crate::fs::prefetch::PageCache;
 use crate::inode::NodeId;
 use crate::sys;
@@ -24,7 +25,11 @@ const FUSE_NOTIFY_STORE: i32 = 4;
 const FUSE_NOTIFY_RESEND: i32 = 7;
 const FUSE_EXPIRE_ONLY: u32 = 1;
 const HEADER: usize = 16;
-const STORE_OUT: u32 = 24;
+const STORE_OUT: usize = 24;
+/// The most bytes of a file in one message that goes through somebody else: whole pages.
+pub(crate) const LONGEST_STORED: usize = 128 << 10;
+/// The longest such message.
+pub(crate) const LONGEST_STORE: usize = HEADER + STORE_OUT + LONGEST_STORED;
 /// Bytes that are sent through somebody else at once, about.
 const BATCH: usize = 16 << 10;
 
@@ -38,8 +43,10 @@ pub(super) struct Notifier {
     through: OnceLock<Messenger>,
     /// What is to be sent through somebody else.
     batch: Mutex<Vec<u8>>,
-    /// Whether data may be stored; locked while it is.
+    /// Whether this process may store data; locked while it does.
     storing: RwLock<bool>,
+    /// Stores it where this process may not.
+    relay: Relay,
 }
 
 impl fmt::Debug for Notifier {
@@ -50,7 +57,14 @@ impl fmt::Debug for Notifier {
 
 impl Notifier {
     pub(super) fn new(device: OwnedFd, features: Arc<Features>) -> Self {
-        Notifier { device, features, through: OnceLock::new(), batch: Mutex::default(), storing: RwLock::new(true) }
+        Notifier {
+            device,
+            features,
+            through: OnceLock::new(),
+            batch: Mutex::default(),
+            storing: RwLock::new(true),
+            relay: Relay::default(),
+        }
     }
 
     /// From now on another process tells the kernel of changes.
@@ -59,10 +73,21 @@ impl Notifier {
         let _ = self.through.set(through);
     }
 
-    /// Stores nothing from now on, and waits for what is being stored. That waits in turn for readers of the same file, so requests have to be
-    /// answered meanwhile.
+    /// From now on another process stores data where this one may not.
+    pub(super) fn store_through(&self, courier: Courier) {
+        self.relay.open_with(courier);
+    }
+
+    /// This process stores nothing itself from now on, and waits for what is being stored. That waits in turn for readers of the same file, so
+    /// requests have to be answered meanwhile.
     pub(super) fn stop_storing(&self) {
         *self.storing.write() = false;
+    }
+
+    /// Nothing is stored from now on, whoever would do it.
+    pub(super) fn end_storing(&self) {
+        self.stop_storing();
+        self.relay.end();
     }
 
     /// Sends to `closed` from now on, so that nobody is told any more and the mount is not held.
@@ -140,22 +165,54 @@ pub(crate) fn split_notifications(mut messages: &[u8]) -> Option<Vec<&[u8]>> {
     Some(all)
 }
 
+/// What comes before `size` bytes of a file that are to be stored.
+pub(super) fn store_header(node: NodeId, offset: u64, size: u32) -> [u8; HEADER + STORE_OUT] {
+    let mut header = [0; HEADER + STORE_OUT];
+    let length = ((HEADER + STORE_OUT) as u32).saturating_add(size);
+    header[..4].copy_from_slice(&length.to_ne_bytes());
+    header[4..8].copy_from_slice(&FUSE_NOTIFY_STORE.to_ne_bytes());
+    header[16..24].copy_from_slice(&node.0.to_ne_bytes());
+    header[24..32].copy_from_slice(&offset.to_ne_bytes());
+    header[32..36].copy_from_slice(&size.to_ne_bytes());
+    header
+}
+
+/// The message that stores data at the beginning of `bytes`; nothing when it is not whole yet.
+///
+/// # Errors
+/// When `bytes` begins with anything else.
+pub(crate) fn next_store(bytes: &[u8]) -> Result<Option<&[u8]>, NoStore> {
+    let word = |at: usize| bytes.get(at..at + 4).and_then(|word| word.try_into().ok()).map(u32::from_ne_bytes);
+    let Some(size) = word(HEADER + 16).filter(|_| bytes.len() >= HEADER + STORE_OUT) else { return Ok(None) };
+    let length = HEADER + STORE_OUT + size as usize;
+    let stores = word(4) == Some(FUSE_NOTIFY_STORE as u32) && bytes[8..HEADER] == [0; 8];
+    if !stores || length > LONGEST_STORE || word(0) != u32::try_from(length).ok() {
+        return Err(NoStore);
+    }
+    Ok(bytes.get(..length))
+}
+
+/// Not a message that stores data.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct NoStore;
+
 impl PageCache for Notifier {
     fn stores(&self) -> bool {
-        *self.storing.read()
+        *self.storing.read() || self.relay.takes()
     }
 
     fn store(&self, node: NodeId, data: &[u8]) -> bool {
         let Ok(size) = u32::try_from(data.len()) else { return false };
         let storing = self.storing.read();
         if !*storing {
-            return false;
+            drop(storing);
+            return self.relay.store(node, data);
         }
-        let head = (HEADER as u32 + STORE_OUT).saturating_add(size).to_ne_bytes();
-        let code = FUSE_NOTIFY_STORE.to_ne_bytes();
-        let (unique, offset, padding) = (0u64.to_ne_bytes(), 0u64.to_ne_bytes(), 0u32.to_ne_bytes());
-        let parts: [&[u8]; 8] = [&head, &code, &unique, &node.0.to_ne_bytes(), &offset, &size.to_ne_bytes(), &padding, data];
-        nix::sys::uio::writev(&self.device, &parts.map(IoSlice::new)).is_ok()
+        nix::sys::uio::writev(&self.device, &[IoSlice::new(&store_header(node, 0, size)), IoSlice::new(data)]).is_ok()
+    }
+
+    fn rest(&self) {
+        self.relay.rest();
     }
 }
 

@@ -116,6 +116,14 @@ impl Holder {
         }
     }
 
+    /// Has it store in the page cache of the mount `id` what is written into the other end of `pipe`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when it does not keep `id`, does so for too many mounts already, or is of an earlier release.
+    pub fn store(&self, id: &str, pipe: BorrowedFd<'_>) -> Result<()> {
+        self.done(&Request::Store { id: id.to_owned() }, Some(pipe))
+    }
+
     /// Has it keep `id` no longer; nothing happens when it does not.
     ///
     /// # Errors

@@ -5,7 +5,8 @@
 //!
 //! Telling the kernel is here for one reason: it waits, whatever the signal, for the lock of a directory, and who has that lock may wait for an answer of
 //! the daemon. Were it the daemon that tells, one that is killed at this moment could not end, and so not be started again, before it was
-//! answered by itself. The holder lives on, and the next daemon answers. Each such request has a thread of its own.
+//! answered by itself. The holder lives on, and the next daemon answers. Each such request has a thread of its own. Storing files in the page
+//! cache is here for the same reason.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -15,8 +16,6 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -29,8 +28,9 @@ use nix::sys::socket::{
 use nix::unistd::Uid;
 
 use super::client::Holder;
+use super::crew::Crew;
 use super::message::{self, Answer, LONGEST, LONGEST_ID, LONGEST_INIT, Request};
-use super::{Error, Result};
+use super::{Error, Result, store};
 use crate::fuse::{is_gone, split_notifications};
 use crate::sys;
 
@@ -45,12 +45,18 @@ const BACKLOG: i32 = 64;
 
 /// Threads that tell the kernel.
 const MOST_TELLERS: usize = 256;
-/// They need next to nothing.
-const STACK: usize = 64 << 10;
+/// Mounts for which files are stored at once.
+pub const MOST_STORERS: usize = 8;
+
+struct Crews {
+    tellers: Crew,
+    storers: Crew,
+}
 
 struct Kept {
     init: Vec<u8>,
-    device: OwnedFd,
+    /// Shared with the threads that write to it.
+    device: Arc<OwnedFd>,
 }
 
 /// A holder that listens.
@@ -111,7 +117,7 @@ impl Server {
     /// When the system cannot wait for messages any more.
     pub fn run(self) -> Result<()> {
         let mut kept: BTreeMap<String, Kept> = BTreeMap::new();
-        let tellers = Arc::new(AtomicUsize::new(0));
+        let crews = Crews { tellers: Crew::new("tell", MOST_TELLERS), storers: Crew::new("store", MOST_STORERS) };
         // The one that was silent for longest comes first.
         let mut connections: Vec<OwnedFd> = Vec::new();
         loop {
@@ -134,7 +140,7 @@ impl Server {
             let mut spoke = happened[2..].iter().map(|events| !events.is_empty());
             let (speaking, mut silent): (Vec<_>, Vec<_>) =
                 std::mem::take(&mut connections).into_iter().partition(|_| spoke.next().unwrap_or(false));
-            silent.extend(speaking.into_iter().filter_map(|connection| answer(connection, &mut kept, &tellers)));
+            silent.extend(speaking.into_iter().filter_map(|connection| answer(connection, &mut kept, &crews)));
             connections = silent;
             if !happened[1].is_empty() {
                 self.accept(&mut connections);
@@ -163,7 +169,7 @@ impl Server {
 }
 
 /// Reads one request and answers it; nothing comes back when the connection has ended or is somebody else's now.
-fn answer(connection: OwnedFd, kept: &mut BTreeMap<String, Kept>, tellers: &Arc<AtomicUsize>) -> Option<OwnedFd> {
+fn answer(connection: OwnedFd, kept: &mut BTreeMap<String, Kept>, crews: &Crews) -> Option<OwnedFd> {
     let mut buffer = vec![0; LONGEST];
     let (length, device) = match sys::receive(connection.as_fd(), &mut buffer) {
         Ok((0, _)) => return None,
@@ -181,7 +187,7 @@ fn answer(connection: OwnedFd, kept: &mut BTreeMap<String, Kept>, tellers: &Arc<
             } else if kept.len() >= MOST_DEPOSITS && !kept.contains_key(&id) {
                 refused(format!("{MOST_DEPOSITS} descriptors are kept already"))
             } else {
-                kept.insert(id, Kept { init, device });
+                kept.insert(id, Kept { init, device: Arc::new(device) });
                 (Answer::Done, None)
             }
         }
@@ -194,13 +200,17 @@ fn answer(connection: OwnedFd, kept: &mut BTreeMap<String, Kept>, tellers: &Arc<
             (Answer::Done, None)
         }
         (Ok(Request::Notify { id, messages }), _) => {
-            match (kept.get(&id).map(|kept| kept.device.try_clone()), split_notifications(&messages)) {
+            match (kept.get(&id).map(|kept| Arc::clone(&kept.device)), split_notifications(&messages)) {
                 (None, _) => refused(format!("{id} is not kept")),
                 (_, None) => refused("these are no notifications".into()),
-                (Some(Err(error)), _) => refused(error.to_string()),
-                (Some(Ok(device)), Some(_)) => return tell(connection, device, messages, tellers),
+                (Some(device), Some(_)) => return tell(connection, device, messages, &crews.tellers),
             }
         }
+        (Ok(Request::Store { .. }), None) => refused("what is to be stored comes through a pipe".into()),
+        (Ok(Request::Store { id }), Some(pipe)) => match kept.get(&id).map(|kept| Arc::clone(&kept.device)) {
+            None => refused(format!("{id} is not kept")),
+            Some(device) => (store_from(pipe, device, &crews.storers), None),
+        },
     };
     // Who does not read his answers is not waited for.
     message::send(connection.as_fd(), &answer, device, MsgFlags::MSG_DONTWAIT).ok()?;
@@ -208,28 +218,26 @@ fn answer(connection: OwnedFd, kept: &mut BTreeMap<String, Kept>, tellers: &Arc<
 }
 
 /// Tells the kernel in a thread of its own, which then answers and ends the connection; gives that back when there is none to be had.
-fn tell(connection: OwnedFd, device: OwnedFd, messages: Vec<u8>, tellers: &Arc<AtomicUsize>) -> Option<OwnedFd> {
-    let refuse = |connection: &OwnedFd| {
+fn tell(connection: OwnedFd, device: Arc<OwnedFd>, messages: Vec<u8>, tellers: &Crew) -> Option<OwnedFd> {
+    let Some(place) = tellers.place() else {
         let answer = Answer::Refused { why: "too many notifications wait".into() };
-        message::send(connection.as_fd(), &answer, None, MsgFlags::MSG_DONTWAIT).ok()
+        message::send(connection.as_fd(), &answer, None, MsgFlags::MSG_DONTWAIT).ok()?;
+        return Some(connection);
     };
-    if tellers.fetch_add(1, Ordering::SeqCst) >= MOST_TELLERS {
-        tellers.fetch_sub(1, Ordering::SeqCst);
-        return refuse(&connection).map(|()| connection);
-    }
-    let ends = Arc::clone(tellers);
-    let run = move || {
+    tellers.start(place, move || {
         for message in split_notifications(&messages).into_iter().flatten() {
             // That the kernel does not know the entry, or that the mount is gone, is as good as told.
             let _ = nix::unistd::write(&device, message);
         }
         drop(device);
-        ends.fetch_sub(1, Ordering::SeqCst);
         // Who asked may be gone by now.
         let _ = message::send(connection.as_fd(), &Answer::Done, None, MsgFlags::MSG_DONTWAIT);
-    };
-    if thread::Builder::new().name("tell".into()).stack_size(STACK).spawn(run).is_err() {
-        tellers.fetch_sub(1, Ordering::SeqCst);
-    }
+    });
     None
+}
+
+/// Has a thread of its own store what comes through `pipe`.
+fn store_from(pipe: OwnedFd, device: Arc<OwnedFd>, storers: &Crew) -> Answer {
+    let started = storers.place().is_some_and(|place| storers.start(place, move || store::carry(&pipe, &device)));
+    if started { Answer::Done } else { Answer::Refused { why: "files are stored for too many mounts already".into() } }
 }

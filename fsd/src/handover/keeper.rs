@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::pipe2;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::client::Holder;
 use super::{Deposit, Error, Held, Result};
-use crate::fuse::Messenger;
+use crate::fuse::{Courier, Messenger};
 
 /// How often a holder is looked for that was there before, and one that never was.
 const AGAIN: Duration = Duration::from_millis(50);
@@ -21,6 +23,8 @@ const AGAIN: Duration = Duration::from_millis(50);
 const AGAIN_ABSENT: Duration = Duration::from_secs(1);
 /// How often an end of the keeper is noticed while the holder is connected, in milliseconds.
 const LOOK_UP: u16 = 200;
+/// What a pipe to the holder takes, in bytes.
+const PIPE: i32 = 1 << 20;
 
 #[derive(Debug)]
 struct Kept {
@@ -132,6 +136,18 @@ impl Keeper {
         })
     }
 
+    /// Stores files in the page cache of the mount `id` through the holder, for [`Mount::store_through`](crate::fuse::Mount::store_through).
+    pub fn courier(&self, id: &str) -> Courier {
+        let (socket, id) = (self.shared.socket.clone(), id.to_owned());
+        Box::new(move || {
+            let opened = open_pipe(&socket, &id);
+            if let Err(error) = &opened {
+                tracing::debug!(%id, %error, "the holder stores nothing in the page cache");
+            }
+            opened.ok()
+        })
+    }
+
     /// Whether the holder has `id` right now.
     pub fn is_holding(&self, id: &str) -> bool {
         let state = self.shared.state.lock();
@@ -228,6 +244,16 @@ impl Shared {
         }
         self.wake.notify_all();
     }
+}
+
+/// A pipe through which the holder stores files of the mount `id`.
+fn open_pipe(socket: &Path, id: &str) -> Result<OwnedFd> {
+    let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
+    // With less room it is slower.
+    let _ = fcntl(&write, FcntlArg::F_SETPIPE_SZ(PIPE));
+    fcntl(&write, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    Holder::connect(socket)?.store(id, read.as_fd())?;
+    Ok(write)
 }
 
 /// Waits a moment for the end of the connection.

@@ -51,6 +51,12 @@ pub enum Request {
         #[serde(with = "hex")]
         messages: Vec<u8>,
     },
+    /// Hand what comes through the pipe beside this message to the kernel, until its end: `FUSE_NOTIFY_STORE` messages of linux/fuse.h, one
+    /// after the other, each of at most 128 KiB of a file.
+    Store {
+        /// The mount's name.
+        id: String,
+    },
 }
 
 /// What the holder answers.

@@ -13,6 +13,8 @@ use super::hold::{MOST_DEPOSITS, Server};
 use super::message::{self, Answer, LONGEST, Request};
 use super::*;
 
+mod store;
+
 /// What version 1 says, byte for byte: later releases must go on reading it.
 const GOLDEN: &str = include_str!("golden/hold-1.jsonl");
 
@@ -209,6 +211,7 @@ fn version_1_is_understood_byte_for_byte() {
         Request::Collect { after: String::new() },
         Request::Withdraw { id: id.clone() },
         Request::Notify { id: id.clone(), messages: vec![0x10, 0, 0, 0] },
+        Request::Store { id: id.clone() },
     ];
     let answers = [Answer::Done, Answer::Held { id, init }, Answer::End, Answer::Refused { why: "too many".into() }];
     let mut lines = GOLDEN.lines();

@@ -14,9 +14,7 @@ use parking_lot::RwLock;
 
 use super::journal::{self, Journal, JournalError};
 use super::record::{self, Changed, Left, Record, Run, Switch, Version};
-use super::{
-    Carry, Dir, DirPlan, DirVersion, FOR_EVER, Ids, Inner, Kept, NodeId, Place, Ranges, RemovedDir, Table, TablePlan, Time, counters,
-};
+use super::{Carry, DirPlan, DirVersion, FOR_EVER, Ids, Inner, Kept, NodeId, Place, Ranges, RemovedDir, Table, TablePlan, Time, counters};
 
 /// Ids left out at every resume, so that none is used twice even when the last records could not be written.
 const JUMP: u64 = 1 << 24;
@@ -50,8 +48,8 @@ impl Table {
             tracing::warn!(path = %path.display(), records = read.records, "the node journal ends in a record that was not written to its end");
         }
         inner.next += JUMP * u64::from(read.resumes);
-        for dir in inner.dirs.values() {
-            dir.current.lookups.iter().for_each(|count| count.store(FOR_EVER, Ordering::Relaxed));
+        for current in inner.dirs.values() {
+            current.lookups.iter().for_each(|count| count.store(FOR_EVER, Ordering::Relaxed));
         }
         let commit = inner.kept.first().ok_or_else(|| JournalError::Damaged(path.to_owned()))?.commit;
         let served = Served { commit, root: inner.root.0 };
@@ -70,9 +68,9 @@ impl Inner {
     /// The whole table as records.
     pub(super) fn describe(&self, mut each: impl FnMut(&Record)) {
         each(&Record::State { next: self.next, root: self.root, kept: self.kept.clone(), untold: self.untold.clone() });
-        for (node, dir) in &self.dirs {
-            let older = dir.older().map(|version| described(version)).collect();
-            each(&Record::Dir { node: *node, parent: dir.parent, current: described(&dir.current), older });
+        for (node, current) in &self.dirs {
+            let older = self.older(*node).map(|version| described(version)).collect();
+            each(&Record::Dir { node: *node, parent: self.parent(*node), current: described(current), older });
         }
         let orphans = self.places.iter().filter_map(|(node, place)| match place {
             Place::Orphan(orphan) => Some((*node, *orphan)),
@@ -107,7 +105,7 @@ impl Inner {
         Record::Switch(Switch { root: plan.root, dirs, removed, keep, retired })
     }
 
-    fn insert(&mut self, node: NodeId, parent: NodeId, current: Version, older: Vec<Version>) -> Option<()> {
+    fn insert(&mut self, node: NodeId, current: Version, older: Vec<Version>) -> Option<()> {
         let current = restored(current)?;
         match &current.ids {
             Ids::Range { first, .. } if !current.is_empty() => {
@@ -119,8 +117,10 @@ impl Inner {
             }
         }
         let older = older.into_iter().map(|version| restored(version).map(Arc::new)).collect::<Option<VecDeque<_>>>()?;
-        let older = (!older.is_empty()).then(|| Box::new(older));
-        self.dirs.insert(node, Dir { parent, current: Arc::new(current), older });
+        if !older.is_empty() {
+            self.older.insert(node, older);
+        }
+        self.dirs.insert(node, Arc::new(current));
         Some(())
     }
 
@@ -128,7 +128,7 @@ impl Inner {
         let Switch { root, dirs, removed, keep, retired } = switch;
         let mut plans = Vec::with_capacity(dirs.len());
         for Changed { node, tree, first, steps, left } in dirs {
-            let old = self.dirs.get(&node)?.current.clone();
+            let old = self.dirs.get(&node)?.clone();
             let entries = record::carries(&steps, old.len() as u32, |index| old.entry(index as usize).1)?;
             let mut stays = vec![false; old.len()];
             for carry in &entries {
@@ -141,7 +141,7 @@ impl Inner {
         }
         let mut removals = Vec::with_capacity(removed.len());
         for (node, left) in removed {
-            let old = self.dirs.get(&node)?.current.clone();
+            let old = self.dirs.get(&node)?.clone();
             let entries = gone(&old, &vec![false; old.len()], &left)?.into_iter().map(|(_, kind, id)| (kind, id)).collect();
             removals.push(RemovedDir { node, old, entries });
         }
@@ -238,16 +238,26 @@ fn apply(table: &mut Option<Inner>, record: Record) -> Option<()> {
         (table @ None, Record::State { next, root, kept, untold }) => {
             let snapshot = |k: &Kept| (k.node, Place::Snapshot { tree: k.tree, time: k.time, lookups: FOR_EVER.into() });
             let places = kept.iter().map(snapshot).collect();
-            *table = Some(Inner { next, root, dirs: HashMap::new(), ranges: Ranges::default(), places, kept, untold, late: None });
+            *table = Some(Inner {
+                next,
+                root,
+                dirs: HashMap::new(),
+                older: HashMap::new(),
+                ranges: Ranges::default(),
+                places,
+                kept,
+                untold,
+                late: None,
+            });
         }
         (None, _) | (Some(_), Record::State { .. }) => return None,
-        (Some(inner), Record::Dir { node, parent, current, older }) => inner.insert(node, parent, current, older)?,
+        (Some(inner), Record::Dir { node, parent: _, current, older }) => inner.insert(node, current, older)?,
         (Some(inner), Record::Orphans(orphans)) => {
             inner.places.extend(orphans.into_iter().map(|(node, orphan)| (node, Place::Orphan(orphan))));
         }
-        (Some(inner), Record::Load { node, parent, tree, first, len, time }) => {
+        (Some(inner), Record::Load { node, parent: _, tree, first, len, time }) => {
             let runs = vec![(first, len, time)];
-            inner.insert(node, parent, Version { tree, generation: 0, range: true, runs }, vec![])?;
+            inner.insert(node, Version { tree, generation: 0, range: true, runs }, vec![])?;
             inner.next = inner.next.max(first.checked_add(u64::from(len))?);
         }
         (Some(inner), Record::Switch(switch)) => inner.repeat(switch)?,

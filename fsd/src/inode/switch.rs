@@ -91,7 +91,7 @@ impl Table {
         let mut inner = self.inner.write();
         let late = inner.late.take().unwrap_or_default();
         if !late.is_empty() {
-            let current = |node: NodeId| inner.dirs.get(&node).map(|d| d.current.clone());
+            let current = |node: NodeId| inner.dirs.get(&node).cloned();
             extend(&late, &current, &mut plan)?;
         }
         if let Some(journal) = &self.journal {
@@ -143,9 +143,9 @@ impl Inner {
         }
         let generation = old.generation.wrapping_add(1);
         let version = DirVersion { tree, generation, ids: Ids::Listed(list.into()), lookups };
-        if let Some(dir) = self.dirs.get_mut(&node) {
-            let older = dir.older.get_or_insert_default();
-            older.push_front(std::mem::replace(&mut dir.current, Arc::new(version)));
+        if let Some(current) = self.dirs.get_mut(&node) {
+            let older = self.older.entry(node).or_default();
+            older.push_front(std::mem::replace(current, Arc::new(version)));
             while older.len() > OLDER_LISTINGS.1
                 || older.len() > OLDER_LISTINGS.0 && older.iter().map(|v| v.len()).sum::<usize>() > OLDER_ENTRIES
             {
@@ -161,6 +161,7 @@ impl Inner {
             self.orphan(&old, index, kind, id);
         }
         self.dirs.remove(&node);
+        self.older.remove(&node);
     }
 
     /// Takes an entry out of the tree: an orphan while the kernel knows it, else gone.

@@ -75,6 +75,7 @@ fn run(home: &Home) -> Result<()> {
         }
     };
     mount.notify_through(keeper.messenger(ID));
+    mount.store_through(keeper.courier(ID));
     std::fs::write(home.ready(std::process::id()), if keeper.is_holding(ID) { "held" } else { "alone" })?;
     while !mount.is_finished() {
         let commit = repository.resolve(SERVED)?;

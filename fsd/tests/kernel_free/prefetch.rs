@@ -93,6 +93,23 @@ fn an_empty_first_file_does_not_hide_the_order() {
 }
 
 #[test]
+fn a_reader_that_reads_while_he_lists_gets_the_rest_too() {
+    let fixture = Fixture::new(&[("a/0", "0"), ("a/1", "1"), ("a/2", "2")]);
+    let pages = Arc::new(Pages::default());
+    fixture.fs.prefetch_into(pages.clone());
+    // All names came, and the end was not asked for.
+    let mut nodes = vec![];
+    let page = fixture.fs.list(fixture.get("a").node, 0, true, &mut |line| {
+        nodes.extend(line.attr.map(|attr| attr.node));
+        true
+    });
+    page.expect("lists");
+    assert_eq!(fixture.read(nodes[0]), b"0");
+    pages.wait(2);
+    assert_eq!(pages.nodes(), nodes[1..]);
+}
+
+#[test]
 fn files_of_the_next_directories_are_inflated_before_they_are_listed_and_given_back_after() {
     let names: Vec<_> = ["a", "a/x", "b", "c"].iter().flat_map(|dir| (0..5).map(move |n| format!("{dir}/{n}"))).collect();
     let files: Vec<_> = names.iter().map(|name| (name.as_str(), name.as_str())).collect();

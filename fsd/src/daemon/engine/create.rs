@@ -135,6 +135,7 @@ impl Engine {
     pub(super) fn tell_through_the_holder(&self, view: &Shown, mount: &Mount) {
         if let Some(keeper) = &self.context.keeper {
             mount.notify_through(keeper.messenger(&view.id));
+            mount.store_through(keeper.courier(&view.id));
         }
     }
 
