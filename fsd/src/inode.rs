@@ -13,6 +13,7 @@
 //! entries four each (how often the kernel looked them up). Names and objects are not kept: they come from the tree object.
 
 use std::collections::{HashMap, VecDeque};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -87,15 +88,36 @@ pub struct DirVersion {
     lookups: Box<[AtomicU32]>,
 }
 
+/// Small, since there is one for each directory of each view: a list is behind a thin pointer, which takes the place of the time where
+/// there is no first id.
 #[derive(Debug)]
 enum Ids {
-    Range { first: u64, time: Time },
-    Listed(Box<[(NodeId, Time)]>),
+    Range { first: First, time: Time },
+    Listed(Box<Listed>),
 }
+
+/// The first id of a range, never zero in memory.
+#[derive(Debug, Clone, Copy)]
+struct First(NonZeroU64);
+
+impl First {
+    fn new(id: u64) -> Self {
+        First(NonZeroU64::MIN.saturating_add(id))
+    }
+
+    fn id(self) -> u64 {
+        self.0.get() - 1
+    }
+}
+
+#[derive(Debug)]
+struct Listed(Box<[(NodeId, Time)]>);
+
+const _: () = assert!(size_of::<Ids>() == 16 && size_of::<DirVersion>() <= 72, "every directory of every view has one");
 
 impl DirVersion {
     fn range(tree: ObjectId, first: u64, len: u32, time: Time) -> Self {
-        DirVersion { tree, generation: 0, ids: Ids::Range { first, time }, lookups: counters(len as usize) }
+        DirVersion { tree, generation: 0, ids: Ids::Range { first: First::new(first), time }, lookups: counters(len as usize) }
     }
 
     /// Number of entries.
@@ -115,8 +137,8 @@ impl DirVersion {
     pub fn entry(&self, index: usize) -> (NodeId, Time) {
         assert!(index < self.len(), "entry {index} of {}", self.len());
         match &self.ids {
-            Ids::Range { first, time } => (NodeId(first + index as u64), *time),
-            Ids::Listed(list) => list[index],
+            Ids::Range { first, time } => (NodeId(first.id() + index as u64), *time),
+            Ids::Listed(list) => list.0[index],
         }
     }
 

@@ -14,7 +14,10 @@ use parking_lot::RwLock;
 
 use super::journal::{self, Journal, JournalError};
 use super::record::{self, Changed, Left, Record, Run, Switch, Version};
-use super::{Carry, DirPlan, DirVersion, FOR_EVER, Ids, Inner, Kept, NodeId, Place, Ranges, RemovedDir, Table, TablePlan, Time, counters};
+use super::{
+    Carry, DirPlan, DirVersion, FOR_EVER, First, Ids, Inner, Kept, Listed, NodeId, Place, Ranges, RemovedDir, Table, TablePlan, Time,
+    counters,
+};
 
 /// Ids left out at every resume, so that none is used twice even when the last records could not be written.
 const JUMP: u64 = 1 << 24;
@@ -109,11 +112,12 @@ impl Inner {
         let current = restored(current)?;
         match &current.ids {
             Ids::Range { first, .. } if !current.is_empty() => {
-                self.ranges.insert(*first, node, current.len() as u32);
+                self.ranges.insert(first.id(), node, current.len() as u32);
             }
             Ids::Range { .. } => {}
             Ids::Listed(list) => {
-                self.places.extend(list.iter().enumerate().map(|(index, (id, _))| (*id, Place::Entry { dir: node, index: index as u32 })));
+                self.places
+                    .extend(list.0.iter().enumerate().map(|(index, (id, _))| (*id, Place::Entry { dir: node, index: index as u32 })));
             }
         }
         let older = older.into_iter().map(|version| restored(version).map(Arc::new)).collect::<Option<VecDeque<_>>>()?;
@@ -200,8 +204,8 @@ fn gone(old: &DirVersion, stays: &[bool], left: &[Left]) -> Option<Vec<Left>> {
 
 fn described(version: &DirVersion) -> Version {
     let (range, runs) = match &version.ids {
-        Ids::Range { first, time } => (true, vec![(*first, version.len() as u32, *time)]),
-        Ids::Listed(list) => (false, runs(list)),
+        Ids::Range { first, time } => (true, vec![(first.id(), version.len() as u32, *time)]),
+        Ids::Listed(list) => (false, runs(&list.0)),
     };
     Version { tree: version.tree, generation: version.generation, range, runs }
 }
@@ -220,13 +224,13 @@ fn runs(list: &[(NodeId, Time)]) -> Vec<Run> {
 fn restored(version: Version) -> Option<DirVersion> {
     let Version { tree, generation, range, runs } = version;
     let (ids, len) = match (range, runs.as_slice()) {
-        (true, [(first, len, time)]) => (Ids::Range { first: *first, time: *time }, *len as usize),
+        (true, [(first, len, time)]) => (Ids::Range { first: First::new(*first), time: *time }, *len as usize),
         (true, _) => return None,
         (false, runs) => {
             let list: Box<[_]> =
                 runs.iter().flat_map(|(first, len, time)| (0..u64::from(*len)).map(|n| (NodeId(first.wrapping_add(n)), *time))).collect();
             let len = list.len();
-            (Ids::Listed(list), len)
+            (Ids::Listed(Box::new(Listed(list))), len)
         }
     };
     Some(DirVersion { tree, generation, ids, lookups: counters(len) })

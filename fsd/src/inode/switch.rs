@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use gitmount_store::ids::{CommitId, ObjectId};
 use gitmount_store::objects::EntryKind;
 
-use super::{DirVersion, Ids, Inner, NodeId, OLDER_ENTRIES, OLDER_LISTINGS, Orphan, Place, Table, Time, counters};
+use super::{DirVersion, Ids, Inner, Listed, NodeId, OLDER_ENTRIES, OLDER_LISTINGS, Orphan, Place, Table, Time, counters};
 
 /// What becomes of one entry of a directory's new listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,7 +142,7 @@ impl Inner {
             list.push((id, time));
         }
         let generation = old.generation.wrapping_add(1);
-        let version = DirVersion { tree, generation, ids: Ids::Listed(list.into()), lookups };
+        let version = DirVersion { tree, generation, ids: Ids::Listed(Box::new(Listed(list.into()))), lookups };
         if let Some(current) = self.dirs.get_mut(&node) {
             let older = self.older.entry(node).or_default();
             older.push_front(std::mem::replace(current, Arc::new(version)));
@@ -183,7 +183,7 @@ impl Inner {
         if let Ids::Range { first, .. } = version.ids
             && !version.is_empty()
         {
-            self.ranges.remove(first);
+            self.ranges.remove(first.id());
         }
     }
 }
