@@ -7,11 +7,12 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
+use tokio::time::Instant;
 
 /// The lease's name.
 const NAME: &str = "gitmount-controller";
 
-/// A lease that was not renewed for so long is nobody's.
+/// A lease that was not seen to be renewed for so long is nobody's.
 const DURATION: Duration = Duration::from_secs(15);
 
 /// How often it is renewed, or tried for.
@@ -23,7 +24,13 @@ pub struct Candidate {
     leases: Api<Lease>,
     identity: String,
     holds: bool,
+    seen: Seen,
 }
+
+/// The state of somebody else's lease that was seen last, and since when. The clocks of two nodes may differ, so only this one's counts: the
+/// other's times are compared with each other alone.
+#[derive(Debug, Default)]
+struct Seen(Option<(LeaseSpec, Instant)>);
 
 /// Whose a lease is.
 #[derive(Debug, PartialEq, Eq)]
@@ -33,15 +40,22 @@ enum Owner {
     Other,
 }
 
-fn owner(spec: &LeaseSpec, identity: &str, now: jiff::Timestamp) -> Owner {
-    let holder = spec.holder_identity.as_deref().unwrap_or_default();
-    let lasts = Duration::from_secs(spec.lease_duration_seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or_default());
-    let alive = spec.renew_time.as_ref().is_some_and(|time| now.duration_since(time.0).unsigned_abs() < lasts);
-    match holder {
-        holder if holder == identity => Owner::Own,
-        "" => Owner::Nobody,
-        _ if alive => Owner::Other,
-        _ => Owner::Nobody,
+impl Seen {
+    fn owner(&mut self, spec: &LeaseSpec, identity: &str, now: Instant) -> Owner {
+        let holder = spec.holder_identity.as_deref().unwrap_or_default();
+        if holder.is_empty() || holder == identity {
+            self.0 = None;
+            return if holder.is_empty() { Owner::Nobody } else { Owner::Own };
+        }
+        let since = match &self.0 {
+            Some((seen, since)) if seen == spec => *since,
+            _ => {
+                self.0 = Some((spec.clone(), now));
+                now
+            }
+        };
+        let lasts = Duration::from_secs(spec.lease_duration_seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or_default());
+        if now.duration_since(since) < lasts { Owner::Other } else { Owner::Nobody }
     }
 }
 
@@ -61,7 +75,7 @@ async fn each_time<W: Future<Output = ()>>(mut taken: impl AsyncFnMut(), work: i
 impl Candidate {
     /// A candidate that holds nothing yet.
     pub fn new(client: Client, namespace: &str, identity: String) -> Self {
-        Candidate { leases: Api::namespaced(client, namespace), identity, holds: false }
+        Candidate { leases: Api::namespaced(client, namespace), identity, holds: false, seen: Seen::default() }
     }
 
     /// Does `work` each time the lease is taken, for ever. It is renewed meanwhile, so that no other replica takes it and does the same however
@@ -103,11 +117,10 @@ impl Candidate {
 
     /// Takes or renews the lease; `true` when it was taken now.
     async fn step(&mut self) -> kube::Result<bool> {
-        let now = jiff::Timestamp::now();
         let spec = LeaseSpec {
             holder_identity: Some(self.identity.clone()),
             lease_duration_seconds: Some(i32::try_from(DURATION.as_secs()).unwrap_or(i32::MAX)),
-            renew_time: Some(MicroTime(now)),
+            renew_time: Some(MicroTime(jiff::Timestamp::now())),
             ..Default::default()
         };
         let parameters = PostParams::default();
@@ -117,7 +130,8 @@ impl Candidate {
                 self.leases.create(&parameters, &Lease { metadata, spec: Some(spec) }).await
             }
             Some(mut lease) => {
-                if owner(lease.spec.as_ref().unwrap_or(&LeaseSpec::default()), &self.identity, now) == Owner::Other {
+                let found = lease.spec.take().unwrap_or_default();
+                if self.seen.owner(&found, &self.identity, Instant::now()) == Owner::Other {
                     self.holds = false;
                     return Ok(false);
                 }
@@ -167,19 +181,42 @@ mod tests {
         assert_eq!(done.get(), 10);
     }
 
-    #[test]
-    fn a_lease_is_its_holders_until_it_is_not_renewed() {
-        let now = jiff::Timestamp::now();
-        let spec = |holder: &str, age: u64| LeaseSpec {
+    fn spec(holder: &str, renewed: jiff::Timestamp) -> LeaseSpec {
+        LeaseSpec {
             holder_identity: Some(holder.into()),
             lease_duration_seconds: Some(15),
-            renew_time: Some(MicroTime(now - Duration::from_secs(age))),
+            renew_time: Some(MicroTime(renewed)),
             ..Default::default()
-        };
-        assert_eq!(owner(&spec("a", 1), "a", now), Owner::Own);
-        assert_eq!(owner(&spec("b", 14), "a", now), Owner::Other);
-        assert_eq!(owner(&spec("b", 16), "a", now), Owner::Nobody);
-        assert_eq!(owner(&spec("", 1), "a", now), Owner::Nobody);
-        assert_eq!(owner(&LeaseSpec::default(), "a", now), Owner::Nobody);
+        }
+    }
+
+    #[test]
+    fn a_lease_is_its_holders_until_it_is_not_renewed() {
+        let (mut seen, start, time) = (Seen::default(), Instant::now(), jiff::Timestamp::now());
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        assert_eq!(seen.owner(&spec("b", time), "a", at(0)), Owner::Other);
+        assert_eq!(seen.owner(&spec("b", time), "a", at(14)), Owner::Other);
+        assert_eq!(seen.owner(&spec("b", time), "a", at(15)), Owner::Nobody);
+        assert_eq!(seen.owner(&spec("c", time), "a", at(16)), Owner::Other, "it is another's now");
+        assert_eq!(seen.owner(&spec("a", time), "a", at(60)), Owner::Own);
+        assert_eq!(seen.owner(&spec("c", time), "a", at(61)), Owner::Other, "what was seen before is forgotten");
+        assert_eq!(seen.owner(&spec("", time), "a", at(62)), Owner::Nobody);
+        assert_eq!(seen.owner(&LeaseSpec::default(), "a", at(63)), Owner::Nobody);
+    }
+
+    #[test]
+    fn clocks_that_differ_take_no_lease_away_and_keep_none() {
+        for skew in [-86_400, -20, 20, 86_400] {
+            let (mut seen, start) = (Seen::default(), Instant::now());
+            let time = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(skew);
+            let mut now = start;
+            for renewal in 0..20 {
+                now = start + RENEW * renewal;
+                let renewed = time + RENEW * renewal;
+                assert_eq!(seen.owner(&spec("b", renewed), "a", now), Owner::Other, "{skew} s, renewal {renewal}");
+            }
+            let last = time + RENEW * 19;
+            assert_eq!(seen.owner(&spec("b", last), "a", now + DURATION), Owner::Nobody, "{skew} s");
+        }
     }
 }
