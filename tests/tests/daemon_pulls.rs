@@ -132,6 +132,9 @@ fn a_ref_that_disappears_keeps_its_commit_and_comes_back() -> Result<()> {
     ensure!(daemon.view(&target)?.state() == proto::State::Gone && daemon.view(&daemon.target("m"))?.state() == proto::State::Ok);
     ensure!(std::fs::read_to_string(target.join("a"))? == "one\n");
     let new = fixtures::commit(&repo, "second", &[("a", "two\n")])?;
+    let url = proto::PullRequest { url: server.url("r.git"), ..Default::default() };
+    ensure!(client.pull_with(url).is_err(), "one of them has no ref");
+    ensure!(shows(&daemon, "m", &new).is_some(), "and the other one moves all the same");
     repo.run(["branch", "b", "main"])?;
     ensure!(client.pull(&target)?.new == new && daemon.view(&target)?.state() == proto::State::Ok);
     Ok(())

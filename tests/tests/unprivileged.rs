@@ -1,6 +1,7 @@
 //! An account without rights mounts through `fusermount3`, and others cannot look in.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 
 use anyhow::{Context, Result, ensure};
@@ -49,6 +50,18 @@ fn nobody_mounts_a_local_repository() -> Result<()> {
     let mounted = account.mount(&copy.arg(), &["--ref", "main"])?;
     ensure!(mounted.status()?.commit == repo.id("main")?);
     mounted.unmount()
+}
+
+#[test]
+fn a_directory_of_somebody_else_is_no_place_to_mount() -> Result<()> {
+    let (dir, _repo) = fixtures::copy("content", content::content)?;
+    let server = GitDaemon::serve(dir.path())?;
+    let account = Account::unprivileged()?;
+    let roots = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir()?;
+    let ended = account.run(["mount", &server.url("content.git"), &roots.path().to_string_lossy()])?;
+    ensure!(ended.code() == 2 && ended.err().contains("give a directory of your own"), "{} {}", ended.code(), ended.err());
+    ensure!(!is_mounted(roots.path())?);
+    account.wait_until_idle()
 }
 
 #[test]

@@ -64,8 +64,8 @@ pub struct Claimed {
 enum Proof {
     /// HMAC-SHA256 of the body, hexadecimal.
     Signature(String),
-    /// The secret itself.
-    Secret(String),
+    /// The secret itself, which need not be text.
+    Secret(Vec<u8>),
     None,
 }
 
@@ -92,7 +92,7 @@ pub fn claimed(headers: &HeaderMap) -> Claimed {
         return signed(Forge::Gogs, event, "x-gogs-signature", "");
     }
     if let Some(event) = header("x-gitlab-event") {
-        let proof = header("x-gitlab-token").map_or(Proof::None, |token| Proof::Secret(token.to_owned()));
+        let proof = headers.get("x-gitlab-token").map_or(Proof::None, |token| Proof::Secret(token.as_bytes().to_vec()));
         return Claimed { forge: Forge::GitLab, event: event.to_owned(), proof };
     }
     if let Some(event) = header("x-event-key") {
@@ -110,13 +110,14 @@ pub fn claimed(headers: &HeaderMap) -> Claimed {
     Claimed { forge: Forge::Generic, event: String::new(), proof: Proof::None }
 }
 
-fn basic_password(value: &str) -> Option<String> {
+fn basic_password(value: &str) -> Option<Vec<u8>> {
     let (scheme, encoded) = value.split_once(' ')?;
     if !scheme.eq_ignore_ascii_case("basic") {
         return None;
     }
-    let decoded = String::from_utf8(base64::engine::general_purpose::STANDARD.decode(encoded.trim()).ok()?).ok()?;
-    decoded.split_once(':').map(|(_, password)| password.to_owned())
+    let decoded = base64::engine::general_purpose::STANDARD.decode(encoded.trim()).ok()?;
+    let colon = decoded.iter().position(|byte| *byte == b':')?;
+    Some(decoded[colon + 1..].to_vec())
 }
 
 /// The signature of a body that comes in pieces.
@@ -155,7 +156,7 @@ impl Signer {
                     mac.update(text);
                     mac.0.finalize().into_bytes()
                 };
-                bool::from(hash(secret.as_bytes()).as_slice().ct_eq(hash(key).as_slice()))
+                bool::from(hash(secret).as_slice().ct_eq(hash(key).as_slice()))
             }
             Proof::None => false,
         }
@@ -177,10 +178,12 @@ fn decode(hex: &str) -> Option<[u8; 32]> {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::HeaderValue;
+
     use super::*;
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
-        pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+        pairs.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_bytes(value.as_bytes()).unwrap())).collect()
     }
 
     fn signature(body: &[u8], key: &[u8]) -> String {
@@ -249,6 +252,16 @@ mod tests {
             &[("x-forgejo-event", "push"), ("x-gitea-event", "push"), ("x-gitea-signature", &hex)],
         ] {
             assert!(!verifies(pairs, body, key), "{pairs:?}");
+        }
+    }
+
+    #[test]
+    fn a_secret_that_is_sent_as_it_is_may_have_any_characters() {
+        let key = "pässwörd".as_bytes();
+        let basic = format!("Basic {}", base64::engine::general_purpose::STANDARD.encode([&b"user:"[..], key].concat()));
+        for pairs in [&[("x-gitlab-event", "Push Hook"), ("x-gitlab-token", "pässwörd")][..], &[("authorization", basic.as_str())]] {
+            assert!(verifies(pairs, b"{}", key), "{pairs:?}");
+            assert!(!verifies(pairs, b"{}", b"passwort"), "{pairs:?}");
         }
     }
 

@@ -69,10 +69,13 @@ pub fn cause(error: &std::io::Error) -> String {
 /// One sentence from what clap wants to say in several lines.
 pub fn from_clap(error: &clap::Error) -> CliError {
     let text = error.to_string();
-    let first = text.split("\n\n").next().unwrap_or_default();
-    let sentence = first.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut paragraphs = text.split("\n\n");
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let sentence = words(paragraphs.next().unwrap_or_default());
     let sentence = sentence.strip_prefix("error: ").unwrap_or(&sentence);
-    CliError::usage(format!("{}, see `gitmount --help`", sentence.trim_end_matches(['.', ':'])))
+    let tips = paragraphs.flat_map(str::lines).filter_map(|line| line.trim().strip_prefix("tip: "));
+    let tips: String = tips.map(|tip| format!("; {}", words(tip))).collect();
+    CliError::usage(format!("{}{tips}, see `gitmount --help`", sentence.trim_end_matches(['.', ':'])))
 }
 
 #[cfg(test)]
@@ -118,5 +121,8 @@ mod tests {
         let error = super::super::args::Cli::try_parse_from(["gitmount", "status", "--output", "xml"]).unwrap_err();
         let line = from_clap(&error).line();
         assert!(line.contains("'xml'") && line.contains("table, json"), "{line}");
+        let error = super::super::args::Cli::try_parse_from(["gitmount", "mount", "--pul", "1m", "u", "d"]).unwrap_err();
+        let line = from_clap(&error).line();
+        assert!(line.contains("'--pul'") && line.contains("; a similar argument exists: '--pull'"), "{line}");
     }
 }

@@ -62,6 +62,9 @@ pub fn absolute(dir: &Path) -> Result<PathBuf> {
             let dead = error.raw_os_error() == Some(libc::ENOTCONN);
             match (dead, whole.parent().and_then(|p| p.canonicalize().ok()), whole.file_name()) {
                 (true, Some(parent), Some(name)) => Ok(parent.join(name)),
+                _ if dir.to_string_lossy().contains("://") => {
+                    Err(CliError::usage(format!("{} is a URL: give the URL first and then the directory", dir.display())))
+                }
                 _ if error.kind() == std::io::ErrorKind::NotFound => {
                     let shown = dir.display();
                     Err(CliError::usage(format!("{shown} does not exist: give an empty directory (`mkdir {shown}` makes one)")))

@@ -44,6 +44,9 @@ pub fn verify(args: &VerifyArgs) -> Result<()> {
         println!("{problem}");
     }
     match report.problems.len() {
+        0 if report.objects == 0 => {
+            Err(CliError::not_found(format!("{url} has no objects: nothing was ever fetched from it, so look whether the URL is right")))
+        }
         0 => {
             println!("{url}: {} objects checked, all are well", report.objects);
             Ok(())

@@ -246,13 +246,16 @@ fn stale(upstream: &dyn Upstream, offline: Offline, error: &StoreError) -> Resul
 }
 
 fn cannot_mount(options: &MountOptions, error: &std::io::Error) -> StoreError {
-    let hint = match error.kind() {
-        _ if error.to_string().contains("no write access") => "give a directory of your own",
-        std::io::ErrorKind::NotFound => "install fuse3 and load the kernel module `fuse`",
-        std::io::ErrorKind::PermissionDenied => "/dev/fuse must be open to this user (mode 0666), and the directory must be the user's own",
-        _ => "make sure that /dev/fuse exists and that fusermount3 is installed",
+    let internal = Fault::Internal;
+    let (fault, hint) = match error.kind() {
+        _ if error.to_string().contains("no write access") => (Fault::Usage, "give a directory of your own"),
+        std::io::ErrorKind::NotFound => (internal, "install fuse3 and load the kernel module `fuse`"),
+        std::io::ErrorKind::PermissionDenied => {
+            (internal, "/dev/fuse must be open to this user (mode 0666), and the directory must be the user's own")
+        }
+        _ => (internal, "make sure that /dev/fuse exists and that fusermount3 is installed"),
     };
-    StoreError::new(Fault::Internal, format!("{} cannot be mounted ({error}): {hint}", options.target.display()))
+    StoreError::new(fault, format!("{} cannot be mounted ({error}): {hint}", options.target.display()))
 }
 
 fn no_thread(error: std::io::Error) -> StoreError {

@@ -60,5 +60,7 @@ fn a_host_that_does_not_answer_is_said_to_be_unreachable() {
     let bench = Bench::new();
     for url in ["http://127.0.0.1:1/a.git", "git://127.0.0.1:1/a.git", "ssh://git@127.0.0.1:1/a.git"] {
         bench.refused(&["--allow-http", url]).says(5, &["127.0.0.1"]);
+        // That it was tried leaves nothing that could be well.
+        bench.run(["verify", url]).says(3, &[url, "nothing was ever fetched from it"]);
     }
 }

@@ -12,6 +12,8 @@ fn no_command_and_unknown_commands() {
     bench.run(["mount"]).says(2, &["<URL|PATH> <DIR>"]);
     bench.run(["mount", URL]).says(2, &["<DIR>"]);
     bench.run(["mount", "--frobnicate", URL, "/mnt"]).says(2, &["'--frobnicate'"]);
+    bench.run(["mount", "--pul", "1m", URL, "/mnt"]).says(2, &["'--pul'", "'--pull'"]);
+    bench.run(["unmont", "/mnt"]).says(2, &["'unmont'", "'unmount'"]);
 }
 
 #[test]
@@ -34,6 +36,8 @@ fn each_unfit_mount_point_has_its_own_sentence() {
     for (dir, what) in [("missing", "does not exist"), ("file", "is not a directory"), ("full", "is not empty")] {
         bench.run(["mount", URL, dir]).says(2, &[dir, what, "give an empty directory"]);
     }
+    let ended = bench.run(["mount", "full", URL]);
+    ended.says(2, &[URL, "give the URL first and then the directory"]);
 }
 
 #[test]

@@ -131,7 +131,9 @@ pub(super) fn until<T>(what: &str, deadline: Duration, daemon: Option<&Daemon>, 
 pub(super) fn started_at(pid: i32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name may hold anything, so fields are counted from its end.
-    let mut fields = stat[stat.rfind(')')? + 1..].split_whitespace();
-    let state = fields.next()?;
-    (!["Z", "X"].contains(&state)).then(|| fields.nth(18)?.parse().ok()).flatten()
+    let fields: Vec<_> = stat[stat.rfind(')')? + 1..].split_whitespace().collect();
+    let (state, threads) = (fields.first()?, fields.get(17)?.parse::<u32>().ok()?);
+    // Its first thread may have ended before the others, which keep its files and sockets open.
+    let ended = ["Z", "X"].contains(state) && threads <= 1;
+    (!ended).then(|| fields.get(19)?.parse().ok()).flatten()
 }

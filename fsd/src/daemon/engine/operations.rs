@@ -61,19 +61,22 @@ impl Operations for Engine {
     }
 
     fn pull_url(&self, url: &str, wait: bool) -> Result<proto::Noted, Failure> {
-        let mut views = 0;
+        let (mut views, mut failed) = (0, None);
         for view in self.of(url)? {
             if wait {
                 if view.spec.pull == Pull::Never {
                     continue;
                 }
-                view.pull(&|| view.targets().is_empty())?;
-                views += 1;
+                // One that fails keeps the others from nothing.
+                match view.pull(&|| view.targets().is_empty()) {
+                    Ok(_) => views += 1,
+                    Err(failure) => failed = failed.or(Some(failure)),
+                }
             } else {
                 views += u32::from(noted(&view));
             }
         }
-        Ok(proto::Noted { views })
+        failed.map_or(Ok(proto::Noted { views }), Err)
     }
 
     fn unmount(&self, target: &Path, lazy: bool) -> Option<Result<(), Failure>> {
