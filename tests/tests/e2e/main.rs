@@ -4,6 +4,7 @@
 mod abuse;
 mod claim;
 mod cluster;
+mod deleted;
 mod demands;
 mod examples;
 mod forge;
