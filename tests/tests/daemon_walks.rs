@@ -93,11 +93,18 @@ fn files_are_stored_ahead_through_the_holder() -> Result<()> {
         Some(line.split("address=").nth(1)?.split_whitespace().next()?.to_owned())
     })?;
     daemon.publish("t", view(&server.url("r.git")))?;
-    let read = AtomicUsize::new(0);
-    walk(&daemon.target("t"), &read)?;
-    let asked = reads(&address)?;
-    eprintln!("{FILES} files were read with {asked} messages");
-    ensure!(read.into_inner() == FILES && asked < FILES as u64, "{asked} reads for {FILES} files: nothing was stored ahead");
+    let mut before = 0;
+    for round in ["first", "second"] {
+        let read = AtomicUsize::new(0);
+        walk(&daemon.target("t"), &read)?;
+        let asked = reads(&address)? - before;
+        eprintln!("{FILES} files were read the {round} time with {asked} messages");
+        ensure!(read.into_inner() == FILES && asked < FILES as u64, "{asked} reads for {FILES} files: nothing was stored ahead");
+        before += asked;
+        // The memory was needed for something else, and then all is read again.
+        std::thread::sleep(Duration::from_millis(1100));
+        scratch::drop_caches(true)?;
+    }
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gitmount_store::ids::ObjectId;
 use gitmount_store::objects::{Entry, EntryKind, Objects};
@@ -47,6 +47,8 @@ pub trait PageCache: Send + Sync {
 const WINDOW: (u64, u64) = (512 << 10, 8 << 20);
 /// Larger files are left to the kernel's own read-ahead.
 const LARGEST: u64 = 1 << 20;
+/// Who reads a directory's files again so much later than they were read or stored does it anew, since the kernel has dropped them.
+const ANEW: Duration = Duration::from_secs(1);
 /// Directories whose progress is remembered.
 const DIRECTORIES: NonZeroUsize = NonZeroUsize::new(512).expect("not zero");
 /// Directories that may wait to be stored, and listings that may wait to be noticed.
@@ -79,13 +81,26 @@ struct State {
     /// Bytes that may still be stored before a reader has to ask again.
     credit: u64,
     /// How far each listed directory has been read or is being stored.
-    progress: LruCache<NodeId, usize>,
+    progress: LruCache<NodeId, Progress>,
     /// Directories with files to store; the one that was listed last comes first, since its reader is there.
     stack: Vec<Listed>,
     /// What the walk did, for [`Ahead`].
     steps: VecDeque<Step>,
     workers: usize,
     idle: usize,
+}
+
+#[derive(Debug)]
+struct Progress {
+    /// The entry that comes next.
+    next: usize,
+    since: Instant,
+}
+
+impl Progress {
+    fn new(next: usize) -> Self {
+        Progress { next, since: Instant::now() }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -143,17 +158,21 @@ impl Prefetch {
     /// The kernel asked for the beginning of the file that is entry `index` of `dir`.
     pub fn asked(self: &Arc<Self>, dir: NodeId, index: usize, version: &Arc<DirVersion>, listing: &Arc<Listing>) {
         let mut state = self.state.lock();
-        let Some(&next) = state.progress.get(&dir) else { return };
-        if index < next {
-            return;
-        }
+        let (next, anew) = match state.progress.get(&dir) {
+            None => return,
+            Some(progress) if index >= progress.next => (progress.next, false),
+            Some(progress) if progress.since.elapsed() < ANEW => return,
+            Some(_) => (0, true),
+        };
         // Nobody has to ask for an empty file.
         let left_out = |(at, entry)| is_file(entry) && listing.size(at, self.view.objects()).is_ok_and(|size| size > 0);
         if listing.entries().iter().enumerate().take(index).skip(next).any(left_out) {
-            state.close();
+            if !anew {
+                state.close();
+            }
             return;
         }
-        state.progress.put(dir, index + 1);
+        state.progress.put(dir, Progress::new(index + 1));
         state.window = (state.window * 2).clamp(WINDOW.0, WINDOW.1);
         state.credit = state.window;
         state.note(Step::Reads(dir));
@@ -263,8 +282,8 @@ impl State {
 
     /// The files of `dir` may be read in order from now on, or have been for a while.
     fn begin(&mut self, dir: NodeId) {
-        if self.progress.get(&dir).is_none() {
-            self.progress.put(dir, 0);
+        if self.progress.get(&dir).is_none_or(|progress| progress.since.elapsed() >= ANEW) {
+            self.progress.put(dir, Progress::new(0));
         }
     }
 
@@ -278,8 +297,8 @@ impl State {
     /// The next file to store.
     fn claim(&mut self, objects: &Objects) -> Option<Work> {
         while let Some(Listed { dir, version, listing }) = self.stack.last() {
-            if let Some(next) = self.progress.get_mut(dir) {
-                for (index, entry) in listing.entries().iter().enumerate().skip(*next) {
+            if let Some(progress) = self.progress.get_mut(dir) {
+                for (index, entry) in listing.entries().iter().enumerate().skip(progress.next) {
                     if !is_file(entry) || version.lookups(index) == 0 {
                         continue;
                     }
@@ -293,7 +312,7 @@ impl State {
                         return None;
                     }
                     self.credit -= size;
-                    *next = index + 1;
+                    *progress = Progress::new(index + 1);
                     return Some(Work::Store { dir: *dir, index, node: version.entry(index).0, id: entry.id });
                 }
             }
@@ -305,8 +324,8 @@ impl State {
     /// The kernel did not take a file: its directory is left to the reader.
     fn refused(&mut self, dir: NodeId, index: usize) {
         self.stack.retain(|listed| listed.dir != dir);
-        if let Some(next) = self.progress.get_mut(&dir) {
-            *next = (*next).min(index);
+        if let Some(progress) = self.progress.get_mut(&dir) {
+            progress.next = progress.next.min(index);
         }
     }
 }

@@ -320,7 +320,7 @@ fn parse_scp(text: &str) -> Parsed<RepoUrl> {
 
 fn check_userinfo(scheme: Scheme, info: &str) -> Parsed<String> {
     if info.contains(':') {
-        return Err(format!("holds a password: leave it out and give the credential apart from the url, {EXAMPLE}"));
+        return Err(format!("holds a password: leave it out, hand the credential over apart from the url, and {EXAMPLE}"));
     }
     if scheme != Scheme::Ssh {
         return Err("names a user, which may be a token: leave it out and give the login apart from the url, \

@@ -110,6 +110,33 @@ fn a_reader_that_reads_while_he_lists_gets_the_rest_too() {
 }
 
 #[test]
+fn files_that_the_kernel_dropped_are_stored_again_for_who_reads_them_in_order_again() {
+    let (fixture, pages, [a, _]) = listed();
+    assert_eq!(fixture.read(a[0]), b"a/0");
+    pages.wait(4);
+    let drop = || pages.0.lock().expect("no panic").clear();
+    drop();
+    // It may be that the first reader has only overtaken the prefetcher.
+    fixture.read(a[0]);
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(pages.nodes().is_empty());
+    std::thread::sleep(Duration::from_millis(1000));
+    fixture.read(a[3]);
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(pages.nodes().is_empty(), "that is no order");
+    fixture.read(a[0]);
+    pages.wait(4);
+    assert_eq!(pages.nodes(), a[1..5]);
+    // Also when the listing was dropped as well.
+    drop();
+    std::thread::sleep(Duration::from_millis(1100));
+    list(&fixture, "a");
+    fixture.read(a[0]);
+    pages.wait(4);
+    assert_eq!(pages.nodes(), a[1..5]);
+}
+
+#[test]
 fn files_of_the_next_directories_are_inflated_before_they_are_listed_and_given_back_after() {
     let names: Vec<_> = ["a", "a/x", "b", "c"].iter().flat_map(|dir| (0..5).map(move |n| format!("{dir}/{n}"))).collect();
     let files: Vec<_> = names.iter().map(|name| (name.as_str(), name.as_str())).collect();

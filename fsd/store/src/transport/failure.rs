@@ -102,9 +102,10 @@ pub(super) fn chain<'a>(error: &'a (dyn Error + 'static)) -> Vec<&'a (dyn Error 
     all
 }
 
-/// The innermost cause in words.
+/// The innermost cause in words, without the system's number for it.
 pub(super) fn root_cause(error: &(dyn Error + 'static)) -> String {
-    chain(error).last().map(|e| printable(&e.to_string(), 300)).unwrap_or_default()
+    let cause = chain(error).last().map(|e| printable(&e.to_string(), 300)).unwrap_or_default();
+    cause.split(" (os error ").next().unwrap_or_default().to_owned()
 }
 
 /// The whole chain in words, each said once.
