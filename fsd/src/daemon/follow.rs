@@ -222,7 +222,7 @@ impl Follower {
             let pinned = self.served.pinned();
             self.holds.retain(|(held, _)| pinned.contains(held));
             let what = self.diary.subject();
-            self.diary.note(Kind::Switched, commit, format!("{what} moved from {old} to {commit}, {changed} names changed"));
+            self.diary.note(Kind::Switched, commit, format!("{what} moved from {old} to {commit}, {changed} of the names in use changed"));
         }
         Ok(proto::Pulled { old: old.to_string(), new: commit.to_string(), changed: changed as u64 })
     }

@@ -362,7 +362,7 @@ impl Shown {
             self.let_go(commits, &mount.view().pinned());
             lock(&self.health).switches += 1;
             self.context.metrics.switched(&switched);
-            self.tell(Kind::Switched, format!("{} moved from {old} to {commit}, {changed} names changed", self.spec));
+            self.tell(Kind::Switched, format!("{} moved from {old} to {commit}, {changed} of the names in use changed", self.spec));
             self.write_or_later();
         }
         Ok(proto::Pulled { old: old.to_string(), new: commit.to_string(), changed: changed as u64 })

@@ -125,12 +125,19 @@ impl Keeper {
     /// Tells the kernel of changes in the mount `id` through the holder, for [`Mount::notify_through`](crate::fuse::Mount::notify_through); false when
     /// that does not work.
     pub fn messenger(&self, id: &str) -> Messenger {
-        let (socket, id) = (self.shared.socket.clone(), id.to_owned());
+        let (shared, id) = (Arc::clone(&self.shared), id.to_owned());
         Box::new(move |messages| {
-            let is_there = || Holder::connect(&socket).and_then(|holder| holder.answers()).is_ok();
-            let told = Holder::connect(&socket).and_then(|holder| holder.notify(&id, messages, &is_there));
+            // One that does not answer is waited for once, not for each mount.
+            let Some(holder) = shared.state.lock().holder.clone() else { return false };
+            let is_there = || Holder::connect(&shared.socket).and_then(|holder| holder.answers()).is_ok();
+            let told = Holder::connect(&shared.socket).and_then(|holder| holder.notify(&id, messages, &is_there));
             if let Err(error) = &told {
                 tracing::debug!(%id, %error, "the holder does not tell the kernel of changes");
+                let mut state = shared.state.lock();
+                // Not one that was connected meanwhile.
+                if !matches!(error, Error::Refused(_)) && state.holder.as_ref().is_some_and(|now| Arc::ptr_eq(now, &holder)) {
+                    shared.lost(&mut state, error);
+                }
             }
             told.is_ok()
         })

@@ -4,10 +4,14 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, send, socket, socketpair};
+use nix::sys::socket::{
+    AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr, accept, bind, connect, listen, recv, send, socket, socketpair,
+};
 
 use super::hold::{MOST_DEPOSITS, Server};
 use super::message::{self, Answer, LONGEST, Request};
@@ -114,6 +118,45 @@ fn a_notification_that_waits_keeps_nobody_else_waiting() {
         Ok(()) | Err(Error::Refused(_)) => {}
         Err(error) => panic!("{error}"),
     }
+}
+
+#[test]
+fn a_holder_that_does_not_answer_is_waited_for_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("hold.sock");
+    let listener = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).expect("a socket");
+    bind(listener.as_raw_fd(), &UnixAddr::new(&path).expect("a path")).expect("binds");
+    listen(&listener, Backlog::new(8).expect("few")).expect("listens");
+    // It answers whether it is there, until it is told to keep something; then it is stopped.
+    let notified = Arc::new(AtomicUsize::new(0));
+    let counted = notified.clone();
+    let stopped = Arc::new(AtomicBool::new(false));
+    thread::spawn(move || {
+        while let Ok(number) = accept(listener.as_raw_fd()) {
+            let (connection, stopped, counted) = (crate::sys::own(number), stopped.clone(), counted.clone());
+            thread::spawn(move || {
+                let mut buffer = vec![0; LONGEST];
+                while let Ok((1.., device)) = crate::sys::receive(connection.as_fd(), &mut buffer) {
+                    let text = String::from_utf8_lossy(&buffer);
+                    counted.fetch_add(usize::from(text.contains("notify")), Ordering::SeqCst);
+                    let answer = if device.is_some() { Answer::Done } else { Answer::End };
+                    if !stopped.fetch_or(device.is_some(), Ordering::SeqCst) {
+                        message::send(connection.as_fd(), &answer, None, MsgFlags::empty()).expect("somebody waits");
+                    }
+                    buffer.fill(0);
+                }
+            });
+        }
+    });
+    let keeper = Keeper::new(&path).expect("starts");
+    let (device, _other) = UnixStream::pair().expect("a pair");
+    keeper.deposit(&deposit("a", &device)).expect("is kept");
+    assert!(keeper.is_holding("a"));
+    let tell = keeper.messenger("a");
+    for _ in 0..3 {
+        assert!(!tell(&notification(2, 0, b"inode")));
+    }
+    assert_eq!(notified.load(Ordering::SeqCst), 1);
 }
 
 #[test]
